@@ -9,8 +9,10 @@ NVIDIA's release notes and "Minor Version Compatibility". State of 2026-12-01. T
 
 ``max_gcc``: highest gcc major that nvcc accepts. ``clang_below``: first clang major that it refuses. ``capabilities``: compute capabilities it has
 machine code for. ``driver``: the driver that came with it; an older one cannot load its PTX. ``min_driver``: lowest that runs its programs (minor
-version compatibility). ``nvcc_wheel``: version of the nvidia-cuda-nvcc wheel on PyPI that holds the whole compiler (CUDA 13 only), tested with its
--crt and nvidia-nvvm.
+version compatibility). ``max_glibc``: newest glibc whose headers its own agree with, None where no limit is known. Read in ``crt/math_functions.h``
+of the wheels: up to 12.9 sinpi and cospi are declared without the noexcept that glibc 2.41 gives them; 13.0 and 13.1 have it, but not that of rsqrt
+in glibc 2.42; 13.2 and newer have both. ``nvcc_wheel``: version of the nvidia-cuda-nvcc wheel on PyPI that holds the whole compiler (CUDA 13 only),
+tested with its -crt and nvidia-nvvm.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ _FROM_TURING = ["7.5", "8.0", "8.6", "8.7", "8.8", "8.9", "9.0", "10.0", "10.3",
 # Newest first.
 CUDA_TOOLKITS: dict[str, dict] = {
     "13.5": {
+        "max_glibc": None,
         "max_gcc": 16,
         "clang_below": 22,
         "driver": "620",
@@ -30,6 +33,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": [*_FROM_TURING, "10.7"],
     },
     "13.4": {
+        "max_glibc": None,
         "max_gcc": 16,
         "clang_below": 22,
         "driver": "615",
@@ -39,6 +43,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": [*_FROM_TURING, "10.7"],
     },
     "13.3": {
+        "max_glibc": None,
         "max_gcc": 15,
         "clang_below": 22,
         "driver": "610.43.02",
@@ -48,6 +53,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _FROM_TURING,
     },
     "13.2": {
+        "max_glibc": None,
         "max_gcc": 15,
         "clang_below": 22,
         "driver": "595.45.04",
@@ -57,6 +63,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _FROM_TURING,
     },
     "13.1": {
+        "max_glibc": "2.41",
         "max_gcc": 15,
         "clang_below": 22,
         "driver": "590.44.01",
@@ -66,6 +73,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _FROM_TURING,
     },
     "13.0": {
+        "max_glibc": "2.41",
         "max_gcc": 15,
         "clang_below": 21,
         "driver": "580.65.06",
@@ -75,6 +83,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _FROM_TURING,
     },
     "12.9": {
+        "max_glibc": "2.40",
         "max_gcc": 14,
         "clang_below": 20,
         "driver": "575.51.03",
@@ -84,6 +93,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": [*_TO_HOPPER, "10.0", "10.1", "10.3", "12.0", "12.1"],
     },
     "12.8": {
+        "max_glibc": "2.40",
         "max_gcc": 14,
         "clang_below": 20,
         "driver": "570.26",
@@ -93,6 +103,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": [*_TO_HOPPER, "10.0", "10.1", "12.0"],
     },
     "12.6": {
+        "max_glibc": "2.40",
         "max_gcc": 13,
         "clang_below": 19,
         "driver": "560.28.03",
@@ -107,6 +118,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "12.5": {
+        "max_glibc": "2.40",
         "max_gcc": 13,
         "clang_below": 18,
         "driver": "555.42.02",
@@ -116,6 +128,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "12.4": {
+        "max_glibc": "2.40",
         "max_gcc": 13,
         "clang_below": 18,
         "driver": "550.54.14",
@@ -125,6 +138,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "12.3": {
+        "max_glibc": "2.40",
         "max_gcc": 12,
         "clang_below": 17,
         "driver": "545.23.06",
@@ -134,6 +148,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "12.2": {
+        "max_glibc": "2.40",
         "max_gcc": 12,
         "clang_below": 17,
         "driver": "535.54.03",
@@ -143,6 +158,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "12.1": {
+        "max_glibc": "2.40",
         "max_gcc": 12,
         "clang_below": 16,
         "driver": "530.30.02",
@@ -152,6 +168,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "12.0": {
+        "max_glibc": "2.40",
         "max_gcc": 12,
         "clang_below": 15,
         "driver": "525.60.13",
@@ -161,6 +178,7 @@ CUDA_TOOLKITS: dict[str, dict] = {
         "capabilities": _TO_HOPPER,
     },
     "11.8": {
+        "max_glibc": "2.40",
         "max_gcc": 11,
         "clang_below": 15,
         "driver": "520.61.05",
