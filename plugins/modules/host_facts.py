@@ -36,13 +36,13 @@ options:
     description:
       - Folder of the collection's own installation, searched for toolkits, Pythons, uv and builds.
       - The default is C(/opt/ironwheel) for root and C(~/.local/share/ironwheel) for others.
-    type: str
+    type: path
   cache_dir:
     description: Folder of the package cache, whose disk is examined. The default is C(cache) below O(prefix).
-    type: str
+    type: path
   build_dir:
     description: Folder of the builds, whose disk is examined. The default is C(builds) below O(prefix).
-    type: str
+    type: path
   gather_subset:
     description: Sections to read. Keys of other sections are left out of RV(host).
     type: list
@@ -84,53 +84,95 @@ host:
   type: dict
   contains:
     schema:
-      description: Version of this structure.
+      description: Version of this structure, 1.
       type: int
       returned: always
-      sample: 1
     os:
-      description: >-
-        Operating system. C(id), C(version), C(like) (list), C(name) and C(codename) from os-release; C(glibc) version; C(arch) as uname gives it; running
-        C(kernel); C(kernel_headers), whether a module can be built for it; C(kernel_compiler), such as gcc-12; C(secure_boot), null when it cannot be seen;
-        C(virtualization) in systemd-detect-virt's words, none on bare metal; C(container), such as docker, podman or lxc, null outside of
-        one; C(wsl); C(systemd), whether systemd is process 1.
+      description: Operating system and kind of machine.
       type: dict
       returned: when gathered
+      contains:
+        id: {description: "ID of os-release, such as debian.", type: str, returned: always}
+        version: {description: "VERSION_ID of os-release.", type: str, returned: always}
+        like: {description: "ID_LIKE of os-release.", type: list, returned: always, elements: str}
+        name: {description: "Name for people.", type: str, returned: always}
+        codename: {description: "VERSION_CODENAME of os-release.", type: str, returned: always}
+        glibc: {description: "Version of the GNU C library.", type: str, returned: always}
+        arch: {description: "Machine as uname gives it, such as x86_64.", type: str, returned: always}
+        kernel: {description: "Release of the running kernel.", type: str, returned: always}
+        kernel_headers: {description: "Whether a module can be built for the running kernel.", type: bool, returned: always}
+        kernel_compiler: {description: "Compiler that built the running kernel, such as gcc-12.", type: str, returned: always}
+        secure_boot: {description: "Whether Secure Boot is on; null when it cannot be seen.", type: bool, returned: always}
+        virtualization: {description: "Hypervisor in the words of systemd-detect-virt, or none.", type: str, returned: always}
+        container: {description: "Kind of container, such as docker, podman or lxc; null outside of one.", type: str, returned: always}
+        wsl: {description: "Whether this is the Windows Subsystem for Linux.", type: bool, returned: always}
+        systemd: {description: "Whether systemd is process 1.", type: bool, returned: always}
     user:
-      description: Who the module runs as. C(name), C(uid), C(home), and C(root), whether that is root.
+      description: Who the module runs as.
       type: dict
       returned: when gathered
+      contains:
+        name: {description: "Name.", type: str, returned: always}
+        uid: {description: "Effective user id.", type: int, returned: always}
+        home: {description: "Home folder.", type: str, returned: always}
+        root: {description: "Whether that is root.", type: bool, returned: always}
     cpu:
-      description: >-
-        Processors. C(online), C(affinity) (how many this process may run on), C(quota) in processors (the smallest over all control groups, null without
-        one), C(usable) (the smallest of these, at least 1), C(model).
+      description: Processors.
       type: dict
       returned: when gathered
+      contains:
+        online: {description: "Processors that the kernel uses.", type: int, returned: always}
+        affinity: {description: "Processors that this process may run on.", type: int, returned: always}
+        quota: {description: "Smallest quota over all control groups above, in processors; null without one.", type: float, returned: always}
+        usable: {description: "The smallest of these, at least 1.", type: int, returned: always}
+        model: {description: "Name of the model.", type: str, returned: always}
     memory:
-      description: >-
-        Memory in MiB. C(total_mib) and C(available_mib) of the host; C(cgroup_limit_mib) and C(cgroup_headroom_mib) (limit minus usage, reclaimable page cache not counted
-        as used) of the tightest control group among all ancestors, C(limited_by) its folder; C(usable_mib), what new processes can use; C(swap_total_mib) and
-        C(swap_free_mib), never part of it; C(hugepages_mib), reserved and not part of it either.
+      description: Memory.
       type: dict
       returned: when gathered
-      sample: {total_mib: 442368, available_mib: 430000, cgroup_limit_mib: null, cgroup_headroom_mib: null, limited_by: null, usable_mib: 430000,
-               swap_total_mib: 8192, swap_free_mib: 8192, hugepages_mib: 0}
+      contains:
+        total_mib: {description: "Memory of the host in MiB.", type: int, returned: always}
+        available_mib: {description: "What the kernel estimates as available, in MiB.", type: int, returned: always}
+        cgroup_limit_mib: {description: "Limit of the tightest control group among all ancestors, in MiB.", type: int, returned: always}
+        cgroup_headroom_mib: {description: "Its limit minus its usage without reclaimable page cache, in MiB.", type: int, returned: always}
+        limited_by: {description: "Its folder.", type: str, returned: always}
+        usable_mib: {description: "What new processes can use, in MiB; without swap, hugepages and GPU memory.", type: int, returned: always}
+        swap_total_mib: {description: "Swap in MiB.", type: int, returned: always}
+        swap_free_mib: {description: "Free swap in MiB.", type: int, returned: always}
+        hugepages_mib: {description: "Memory reserved for hugepages in MiB.", type: int, returned: always}
     disk:
-      description: >-
-        For prefix, cache and builds the file system that holds them or will. C(path), C(mount), C(free_mib) for this user, C(total_mib), C(noexec), C(read_only).
+      description: For prefix, cache and builds the file system that holds them, or will.
       type: list
-      elements: dict
       returned: when gathered
+      elements: dict
+      contains:
+        path: {description: "The path asked about.", type: str, returned: always}
+        mount: {description: "Mount point.", type: str, returned: always}
+        free_mib: {description: "Room for this user in MiB.", type: int, returned: always}
+        total_mib: {description: "Size in MiB.", type: int, returned: always}
+        noexec: {description: "Whether programs on it cannot run.", type: bool, returned: always}
+        read_only: {description: "Whether it is mounted read-only.", type: bool, returned: always}
     gpus:
-      description: >-
-        NVIDIA GPUs. C(index) of the driver; C(pci_address), C(vendor_id), C(device_id), C(class_id); C(name), C(uuid); C(compute_capability), such as 12.0, and its
-        C(capability_source) (driver, or table by PCI id or name); C(memory_mib), the host's memory where C(unified_memory) is true; C(mig) with C(enabled) and C(devices);
-        C(usable), false when a working driver does not report this GPU or another driver holds it.
+      description: NVIDIA GPUs, from the PCI bus and from the driver.
       type: list
-      elements: dict
       returned: when gathered
+      elements: dict
+      contains:
+        index: {description: "Number that the driver gives; null when it does not report the GPU.", type: int, returned: always}
+        pci_address: {description: "Address such as 0000:41:00.0; null without a PCI view.", type: str, returned: always}
+        vendor_id: {description: "PCI vendor id, 10de.", type: str, returned: always}
+        device_id: {description: "PCI device id in hexadecimal.", type: str, returned: always}
+        class_id: {description: "PCI class and subclass in hexadecimal, such as 0302.", type: str, returned: always}
+        name: {description: "Name of the model.", type: str, returned: always}
+        uuid: {description: "UUID.", type: str, returned: always}
+        compute_capability: {description: "Compute capability such as 12.0.", type: str, returned: always}
+        capability_source: {description: "Who says so: driver, table (by PCI id or name) or null.", type: str, returned: always}
+        memory_mib: {description: "Memory in MiB; the host's where it is shared.", type: int, returned: always}
+        unified_memory: {description: "Whether the GPU has no memory of its own and uses the host's.", type: bool, returned: always}
+        mig: {description: "Multi-instance mode: enabled, and devices with index, profile and uuid.", type: dict, returned: always}
+        usable: {description: "False when a working driver does not report this GPU, or another driver holds it.", type: bool, returned: always}
     nvswitches:
-      description: Number of NVSwitches, or of the management ports of NVLink 5 switches. More than 0 means that fabric manager is needed.
+      description: Number of NVSwitches, or of the management ports of NVLink 5 switches; such hosts need fabric manager.
       type: int
       returned: when gpus are gathered
     vgpu:
@@ -138,35 +180,62 @@ host:
       type: bool
       returned: when gpus are gathered
     driver:
-      description: >-
-        C(state): V(ok), V(absent), V(reboot_required) (the loaded module has another version than the user space) or V(broken), and C(detail), the
-        reason in words. C(module_version) and C(module_flavour) (open or proprietary) of the loaded module; C(userspace_version); C(cuda_max), the highest CUDA that it
-        runs; C(nvidia_smi), its path; C(packages) with their versions; C(fabric_manager) version; C(persistence) mode of all GPUs; C(nouveau), whether that module is
-        loaded; C(dkms), a list of C(module), C(version), C(kernel), C(arch), C(state) (added, built or installed) and C(make_log).
+      description: NVIDIA driver.
       type: dict
       returned: when gathered
+      contains:
+        state: {description: "ok, absent, reboot_required (the loaded module has another version than the user space) or broken.", type: str, returned: always}
+        detail: {description: "The reason in words.", type: str, returned: always}
+        module_version: {description: "Version of the loaded kernel module.", type: str, returned: always}
+        module_flavour: {description: "open or proprietary, of the loaded module.", type: str, returned: always}
+        userspace_version: {description: "Version of the user space libraries.", type: str, returned: always}
+        cuda_max: {description: "Highest CUDA that the driver runs.", type: str, returned: always}
+        nvidia_smi: {description: "Path of nvidia-smi.", type: str, returned: always}
+        packages: {description: "Versions of the driver's packages by name.", type: dict, returned: always}
+        fabric_manager: {description: "Version of fabric manager.", type: str, returned: always}
+        persistence: {description: "Whether persistence mode is on for all GPUs; null when unknown.", type: bool, returned: always}
+        nouveau: {description: "Whether the module nouveau is loaded.", type: bool, returned: always}
+        dkms: {description: "Modules in dkms: module, version, kernel, arch, state (added, built or installed) and make_log (of a failed build).", type: list, returned: always, elements: dict}
     toolkits:
-      description: >-
-        CUDA toolkits. C(path) with links resolved; C(version) as major.minor; C(full_version); C(nvcc_version); C(complete), whether nvcc, cicc, ptxas and the
-        runtime's header and library are there, else C(missing); C(managed), whether it lies below O(prefix).
+      description: CUDA toolkits.
       type: list
-      elements: dict
       returned: when gathered
+      elements: dict
+      contains:
+        path: {description: "Folder, links resolved.", type: str, returned: always}
+        version: {description: "Major and minor, such as 13.0.", type: str, returned: always}
+        full_version: {description: "Full version.", type: str, returned: always}
+        nvcc_version: {description: "Version of nvcc.", type: str, returned: always}
+        complete: {description: "Whether nvcc, cicc, ptxas and the runtime's header and library are there.", type: bool, returned: always}
+        missing: {description: "Which of these are not.", type: list, returned: always, elements: str}
+        managed: {description: "Whether it lies below O(prefix).", type: bool, returned: always}
     compilers:
-      description: Host compilers. Versions of plain C(gcc), C(gxx) (g++) and C(clang), null where missing; C(all), a list of C(path), C(kind) and C(version).
+      description: Host compilers.
       type: dict
       returned: when gathered
+      contains:
+        gcc: {description: "Version of gcc.", type: str, returned: always}
+        gxx: {description: "Version of g++.", type: str, returned: always}
+        clang: {description: "Version of clang.", type: str, returned: always}
+        all: {description: "Every one that is there: path, kind and version.", type: list, returned: always, elements: dict}
     pythons:
-      description: CPython interpreters. C(path), C(version), and C(system), whether it is the distribution's.
+      description: CPython interpreters.
       type: list
-      elements: dict
       returned: when gathered
+      elements: dict
+      contains:
+        path: {description: "Path.", type: str, returned: always}
+        version: {description: "Version.", type: str, returned: always}
+        system: {description: "Whether it is the distribution's.", type: bool, returned: always}
     uv:
-      description: The newest uv below O(prefix), else the one on PATH. C(path), C(version); null without one.
+      description: The newest uv below O(prefix), else the one on PATH; null without one.
       type: dict
       returned: when gathered
+      contains:
+        path: {description: "Path.", type: str, returned: always}
+        version: {description: "Version.", type: str, returned: always}
     environment:
-      description: Variables that steer uv, pip, proxies and certificates. Passwords and tokens are masked, so it is for reading and not for passing on.
+      description: Variables that steer uv, pip, proxies and certificates. Secrets are masked, so it is for reading and not for passing on.
       type: dict
       returned: when gathered
     ca_bundle:
@@ -174,17 +243,29 @@ host:
       type: str
       returned: when environment is gathered
     build_leftovers:
-      description: >-
-        Compilers and ninjas that run. C(pid), C(name), C(user), C(age_s) in seconds, C(rss_mib) of memory, C(build) (folder of the build), C(ours), whether that
-        lies below O(prefix); C(alive), whether what started it still waits for it, and C(orphan), the opposite.
+      description: Compilers and ninjas that run.
       type: list
-      elements: dict
       returned: when gathered
-    warnings:
-      description: What was met while reading. C(warning) (a stable name), C(message), C(remedy).
-      type: list
       elements: dict
+      contains:
+        pid: {description: "Process id.", type: int, returned: always}
+        name: {description: "Name of the process.", type: str, returned: always}
+        user: {description: "Owner.", type: str, returned: always}
+        age_s: {description: "Age in seconds.", type: int, returned: always}
+        rss_mib: {description: "Resident memory in MiB.", type: int, returned: always}
+        build: {description: "Folder of the build, or working folder.", type: str, returned: always}
+        ours: {description: "Whether that is a build below O(prefix).", type: bool, returned: always}
+        alive: {description: "Whether what started it still waits for it.", type: bool, returned: always}
+        orphan: {description: "The opposite.", type: bool, returned: always}
+    warnings:
+      description: What was met while reading.
+      type: list
       returned: always
+      elements: dict
+      contains:
+        warning: {description: "Stable name.", type: str, returned: always}
+        message: {description: "What was found.", type: str, returned: always}
+        remedy: {description: "What to do.", type: str, returned: always}
 """
 
 import os
@@ -222,9 +303,9 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "default": "/"},
-            "prefix": {"type": "str"},
-            "cache_dir": {"type": "str"},
-            "build_dir": {"type": "str"},
+            "prefix": {"type": "path"},
+            "cache_dir": {"type": "path"},
+            "build_dir": {"type": "path"},
             "gather_subset": {"type": "list", "elements": "str", "choices": ["all", *SECTIONS], "default": ["all"]},
             "timeout": {"type": "float", "default": 20},
         },
