@@ -195,7 +195,7 @@ host:
         fabric_manager: {description: "Version of fabric manager.", type: str, returned: always}
         persistence: {description: "Whether persistence mode is on for all GPUs; null when unknown.", type: bool, returned: always}
         nouveau: {description: "Whether the module nouveau is loaded.", type: bool, returned: always}
-        dkms: {description: "Modules in dkms: module, version, kernel, arch, state (added, built or installed) and make_log (of a failed build).", type: list, returned: always, elements: dict}
+        dkms: {description: "Modules in dkms: module, version, kernel, arch, state (added, built, installed), make_log (of a failure).", type: list, returned: always, elements: dict}
     toolkits:
       description: CUDA toolkits.
       type: list
