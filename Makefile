@@ -53,7 +53,7 @@ sanity: $(STAMP)  ## ansible-test sanity on a copy of the tree
 unit: $(STAMP)  ## unit tests, under a minute
 	@$(STEPS) unit
 
-integration: $(STAMP)  ## ansible-runner drives the site playbook on this machine; the built collection works
+integration: wheelhouse  ## ansible-runner drives the site playbook on this machine; the built collection works
 	@$(STEPS) integration
 
 molecule: images wheelhouse  ## one Molecule scenario (SCENARIO=default)
