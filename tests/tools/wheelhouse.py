@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".collections"))
 
-from ansible_collections.ironwheel.gpu.plugins.module_utils.defaults import OPTION_BY_NAME  # noqa: E402
-from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.vllm_releases import VLLM_CPU_RELEASES  # noqa: E402
-from ansible_collections.ironwheel.gpu.plugins.module_utils.versions import parse  # noqa: E402
+from ansible_collections.ironwheel.gpu.plugins.module_utils.defaults import OPTION_BY_NAME
+from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.vllm_releases import VLLM_CPU_RELEASES
+from ansible_collections.ironwheel.gpu.plugins.module_utils.versions import parse
 
 WHEELHOUSE = ROOT / ".cache" / "wheelhouse"
 HOST_PYTHON = "3.11"  # Debian 12
