@@ -33,13 +33,27 @@ FIRST_VERSION = "13.0"
 
 # What the headers of torch include (cuda.h, cublas, cufft, curand, cusolver, cusparse, nvml, nvrtc, nvtx3, thrust, cub) and nvcc needs.
 MINIMAL_EXTRAS = (
-    "cccl", "crt", "cublas", "cudart", "cufft", "curand", "cusolver", "cusparse", "nvcc", "nvjitlink", "nvml", "nvrtc", "nvtx", "nvvm", "profiler",
+    "cccl",
+    "crt",
+    "cublas",
+    "cudart",
+    "cufft",
+    "curand",
+    "cusolver",
+    "cusparse",
+    "nvcc",
+    "nvjitlink",
+    "nvml",
+    "nvrtc",
+    "nvtx",
+    "nvvm",
+    "profiler",
 )
 # Disassemblers are on PyPI from this release on.
 DISASSEMBLERS = ("cuobjdump", "nvdisasm")
 FIRST_WITH_DISASSEMBLERS = "13.2"
 
-_VERSION = re.compile(r"\d+\.\d+")
+VERSION = re.compile(r"\d+\.\d+")
 _VERSIONED_LIBRARY = re.compile(r"(lib.+\.so)\.[0-9.]+")
 _LOCKED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 # version.json of NVIDIA's own packages calls these parts differently from their wheels.
@@ -68,16 +82,16 @@ def check_version(version: str) -> None:
     Raises:
         IronwheelError: something else, or a CUDA that PyPI has no compiler for.
     """
-    if _VERSION.fullmatch(str(version)) is None:
+    if VERSION.fullmatch(str(version)) is None:
         raise IronwheelError(
             f"'{version}' is not the version of a CUDA toolkit: it must be major.minor, for example 13.0.",
             "InvalidVersion",
         )
     if not at_least(version, FIRST_VERSION):
         raise IronwheelError(
-            f"CUDA {version} cannot be made from PyPI wheels: the nvidia-cuda-nvcc wheels of CUDA {major(version)} hold no nvcc; those of {FIRST_VERSION} and newer do.",
+            f"CUDA {version} cannot be made from PyPI wheels: those of CUDA {major(version)} hold no nvcc; those of {FIRST_VERSION} and newer do.",
             "ToolkitNotInWheels",
-            f"set cuda_toolkit_source to repository or runfile for CUDA {version}, or plan a torch build for CUDA 13 (torch_cuda: \"13.0\").",
+            f"set cuda_toolkit_source to repository or runfile for CUDA {version}, or plan a torch build for CUDA 13 (torch_variant: cu130).",
         )
 
 
@@ -225,23 +239,20 @@ def assemble(site: str, path: str, version: str, packages: str, lock: str) -> No
     Raises:
         IronwheelError: the wheels do not hold what a toolkit needs.
     """
-    trees = sorted(name for name in os.listdir(os.path.join(site, "nvidia")) if re.fullmatch(r"cu\d+", name)) if os.path.isdir(os.path.join(site, "nvidia")) else []
+    folder = os.path.join(site, "nvidia")
+    trees = sorted(name for name in os.listdir(folder) if re.fullmatch(r"cu\d+", name)) if os.path.isdir(folder) else []
     if trees != [f"cu{major(version)}"]:
         raise IronwheelError(
             f"The wheels of CUDA {version} unpacked into {trees or 'no folder'} below nvidia/, and nvidia/cu{major(version)} was expected.",
             "UnknownWheelLayout",
             "use cuda_toolkit_source: repository or runfile for this version and report it.",
         )
-    os.rename(os.path.join(site, "nvidia", trees[0]), path)
+    os.rename(os.path.join(folder, trees[0]), path)
     _move_metadata(site, path)
     _library_folder(path)
     _executable_bits(path)
     _write(os.path.join(path, LOCK), lock)
     _write(os.path.join(path, "version.json"), json.dumps(version_json(version, locked_versions(lock)), indent=2) + "\n")
-    missing = [name for name in ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc", "include/cuda_runtime.h", "lib64/libcudart.so")
-               if not os.path.exists(os.path.join(path, name))]
-    if missing:
-        raise IronwheelError(f"The wheels of CUDA {version} do not hold {', '.join(missing)}.", "IncompleteToolkit")
     # Last, because its presence says that the toolkit is whole.
     _write(os.path.join(path, MARKER), json.dumps(marker(version, packages, lock), indent=2, sort_keys=True) + "\n")
 

@@ -52,28 +52,16 @@ options:
       - A toolkit made from another lock is made anew.
     type: dict
     default: {}
-  index_url:
-    description: The package index. Left out, uv's own default and configuration apply.
-    type: str
-  extra_index_urls:
-    description: Further package indexes.
-    type: list
-    elements: str
-    default: []
-  find_links:
-    description: Folders or pages with wheels.
-    type: list
-    elements: str
-    default: []
-  offline:
-    description: Use only O(find_links) and what uv's cache holds.
-    type: bool
-    default: false
-  ca_bundle:
-    description: Certificates that the index is checked against.
-    type: path
+  indexes:
+    description:
+      - Where the wheels come from, as the C(indexes) of the plan, with C(index_url), C(extra_index_urls), C(find_links), C(offline) and
+        C(ca_bundle). What is left out is uv's own default, environment and configuration on the host.
+    type: dict
+    default: {}
   cache_dir:
-    description: uv's cache. On the same file system as O(prefix), files are shared with it instead of copied.
+    description:
+      - uv's cache. On the same file system as O(prefix), files are shared with it instead of copied.
+      - Left out, none is used.
     type: path
 """
 
@@ -83,6 +71,8 @@ EXAMPLES = r"""
     versions: ["13.0", "13.3"]
     prefix: /opt/ironwheel/toolkits
     uv: /opt/ironwheel/uv/0.13.9/uv
+    cache_dir: /opt/ironwheel/cache/uv
+    indexes: "{{ preflight_plan.indexes }}"
 """
 
 RETURN = r"""
@@ -125,72 +115,31 @@ remedy:
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import sys
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-
-from ansible_collections.ironwheel.gpu.plugins.module_utils import toolkit_wheels
+from ansible_collections.ironwheel.gpu.plugins.module_utils import toolkit_install, toolkit_wheels, uv
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 
 # Space for the unpacked wheels with some room: measured 2.0 GB (minimal) and 4.2 GB (full) for CUDA 13.0.
 NEEDED_MIB = {"minimal": 3072, "full": 6144}
 
 
-def uv_environment(params: dict) -> dict[str, str]:
-    """Environment that hands the index to uv. URLs may hold credentials, which command lines would show to every user of the host."""
-    values = {
-        "UV_DEFAULT_INDEX": params["index_url"],
-        "UV_INDEX": " ".join(params["extra_index_urls"]),
-        "UV_FIND_LINKS": ",".join(params["find_links"]),
-        "UV_OFFLINE": "1" if params["offline"] else "",
-        "SSL_CERT_FILE": params["ca_bundle"],
-        "UV_CACHE_DIR": params["cache_dir"],
-        "UV_NO_PROGRESS": "1",
-        "LC_ALL": "C",
-    }
-    return {name: value for name, value in values.items() if value}
-
-
-def mask(text: str) -> str:
-    """Text without the passwords of the URLs in it."""
-    return re.sub(r"(?<=://)[^/@\s]+@", "***@", text)
-
-
-def run_uv(module: AnsibleModule, arguments: list[str], what: str, data: str | None = None) -> str:
-    """Standard output of uv.
-
-    Raises:
-        IronwheelError: uv is missing or failed; the message ends with what it said.
-    """
-    uv = module.params["uv"]
-    if not os.access(uv, os.X_OK):
-        raise IronwheelError(f"uv '{uv}' is not a program that can be run.", "UvMissing", "install it with ironwheel.gpu.uv_install or set uv to its path.")
-    rc, out, err = module.run_command([uv, *arguments], data=data, environ_update=uv_environment(module.params))
-    if rc != 0:
-        said = " ".join(mask(err or out).split())[-600:]
-        raise IronwheelError(
-            f"uv could not {what} (exit status {rc}): {said}",
-            "WheelsNotAvailable",
-            "see that the index (cuda_toolkit_index_url) or the wheels in cuda_toolkit_find_links hold this release for this machine.",
+def make_lock(module: AnsibleModule, tool: uv.Uv, options: list[str], version: str, work: str) -> str:
+    """The locked requirements of a version: given by the user, or solved now."""
+    lock = module.params["locks"].get(version)
+    if lock is None:
+        asked = os.path.join(work, "requirements.in")
+        with open(asked, "w", encoding="utf-8") as handle:
+            handle.write("\n".join(toolkit_wheels.requirements(version, module.params["packages"])) + "\n")
+        lock = tool.run(
+            ["pip", "compile", asked, "--generate-hashes", "--no-header", "--no-annotate", "--no-build", "--python", sys.executable, *options],
+            f"Solving the wheels of CUDA {version}",
         )
-    return out
-
-
-def make_lock(module: AnsibleModule, version: str) -> str:
-    """The locked requirements of a version: given by the user, or resolved now."""
-    given = module.params["locks"].get(version)
-    if given is None:
-        given = run_uv(
-            module,
-            ["pip", "compile", "-", "--generate-hashes", "--no-header", "--no-annotate", "--only-binary", ":all:", "--python", sys.executable, "--quiet"],
-            f"resolve the wheels of CUDA {version}",
-            data="\n".join(toolkit_wheels.requirements(version, module.params["packages"])) + "\n",
-        )
-    toolkit_wheels.check_lock(version, given)
-    return given
+    toolkit_wheels.check_lock(version, lock)
+    return lock
 
 
 def check_space(prefix: str, packages: str) -> None:
@@ -224,26 +173,36 @@ def make(module: AnsibleModule, version: str, path: str) -> None:
     """Download the wheels of a version and put the toolkit made from them at ``path``."""
     prefix, packages = module.params["prefix"], module.params["packages"]
     check_space(prefix, packages)
-    lock = make_lock(module, version)
+    indexes = uv.Indexes.on_host(module.params["indexes"], os.environ)
+    tool = uv.Uv(module.params["uv"], indexes.environment(os.environ), module.params["cache_dir"] or "")
     work = tempfile.mkdtemp(prefix=f".cuda-{version}.", dir=prefix)
     try:
-        requirements = os.path.join(work, "requirements.txt")
-        with open(requirements, "w", encoding="utf-8") as handle:
+        lock = make_lock(module, tool, indexes.arguments(), version, work)
+        locked_file, site, new = (os.path.join(work, name) for name in ("requirements.txt", "site", "toolkit"))
+        with open(locked_file, "w", encoding="utf-8") as handle:
             handle.write(lock)
-        site = os.path.join(work, "site")
-        run_uv(
-            module,
-            ["pip", "install", "--target", site, "--require-hashes", "--no-deps", "--only-binary", ":all:", "--python", sys.executable, "-r", requirements],
-            f"install the wheels of CUDA {version}",
+        tool.run(
+            [
+                *("pip", "install", "-r", locked_file, "--target", site, "--require-hashes", "--no-deps", "--no-build"),
+                *("--python", sys.executable),
+                *indexes.arguments(),
+            ],
+            f"Installing the wheels of CUDA {version}",
         )
-        new = os.path.join(work, "toolkit")
         toolkit_wheels.assemble(site, new, version, packages, lock)
+        missing = [*toolkit_install.missing_parts(new), *toolkit_wheels.damaged_files(new)]
+        if missing:
+            raise IronwheelError(
+                f"The toolkit made from the wheels of CUDA {version} lacks {', '.join(missing[:10])}.",
+                "IncompleteToolkit",
+                "use cuda_toolkit_source repository or runfile for this version, or give a whole lock in cuda_toolkit_locks.",
+            )
         rc, out, err = module.run_command([os.path.join(new, "bin", "nvcc"), "--version"], environ_update={"LC_ALL": "C"})
         if rc != 0 or f"release {version}," not in out:
             raise IronwheelError(
                 f"The nvcc of the wheels of CUDA {version} does not answer as that release (exit status {rc}): {(out or err).strip()[-300:]}",
                 "CompilerDoesNotRun",
-                "the wheels need glibc 2.17 or newer on x86_64 or aarch64.",
+                "the wheels are for x86_64 and aarch64 with glibc 2.17 or newer; on other hosts use cuda_toolkit_source repository or runfile.",
             )
         toolkit_wheels.swap_in(new, path, os.path.join(work, "old"))
     finally:
@@ -271,7 +230,8 @@ def converge(module: AnsibleModule) -> dict:
         try:
             os.makedirs(prefix, exist_ok=True)
         except OSError as error:
-            raise IronwheelError(f"prefix '{prefix}' cannot be made: {error.strerror}.", "PrefixNotWritable", "set cuda_toolkit_prefix to a folder that this user can write.") from error
+            message = f"prefix '{prefix}' cannot be made: {error.strerror}."
+            raise IronwheelError(message, "PrefixNotWritable", "set cuda_toolkit_prefix to a folder that this user can write.") from error
         with locked(prefix):
             for version, path in pending:
                 # Another run may have made it while this one waited.
@@ -280,9 +240,7 @@ def converge(module: AnsibleModule) -> dict:
     toolkits = []
     for version, path, reason in wanted:
         found = toolkit_wheels.read_marker(path) or {}
-        toolkits.append(
-            {"version": version, "path": path, "full_version": found.get("full_version"), "parts": found.get("parts", {}), "changed": bool(reason)}
-        )
+        toolkits.append({"version": version, "path": path, "full_version": found.get("full_version"), "parts": found.get("parts", {}), "changed": bool(reason)})
     before = [f"{path}\n" for _version, path, reason in wanted if not reason]
     after = [f"{path}\n" for _version, path, _reason in wanted]
     return {
@@ -301,11 +259,7 @@ def main() -> None:
             "uv": {"type": "path", "required": True},
             "packages": {"type": "str", "choices": ["minimal", "full"], "default": "minimal"},
             "locks": {"type": "dict", "default": {}},
-            "index_url": {"type": "str"},
-            "extra_index_urls": {"type": "list", "elements": "str", "default": []},
-            "find_links": {"type": "list", "elements": "str", "default": []},
-            "offline": {"type": "bool", "default": False},
-            "ca_bundle": {"type": "path"},
+            "indexes": {"type": "dict", "default": {}},
             "cache_dir": {"type": "path"},
         },
         supports_check_mode=True,
