@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ansible_collections.ironwheel.gpu.plugins.module_utils import nvcc_gate
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables import build_costs
 
@@ -254,3 +255,117 @@ def static_seconds(units: Sequence[Unit], jobs: int, architectures: int = 1, nvc
         start = heapq.heappop(ends) if len(ends) >= jobs else 0.0
         heapq.heappush(ends, start + unit.wall_s * factor)
     return max(ends) + LINK_S
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay says: wall time without the link, highest memory in use and in reservation, and ``(t_s, running, used_mib, reserved_mib)`` over time."""
+
+    time_s: float
+    peak_mib: float
+    reserved_mib: float
+    most_running: int
+    timeline: tuple[tuple[float, int, float, float], ...]
+
+
+@dataclass
+class _Running:
+    unit: Unit
+    start: float
+    peak: float = 0.0
+    passed: bool = False
+    reserved: float = 0.0
+
+
+def memory_at(unit: Unit, age_s: float) -> float:
+    """Memory of a unit in MiB at an age, from the measured shape."""
+    shape = build_costs.SHAPES[unit.shape]
+    place = min(len(shape) - 1, int(len(shape) * age_s / unit.wall_s))
+    return shape[place] * unit.peak_mib
+
+
+def later_shares(shape: str, steps: int = 10) -> tuple[float, ...]:
+    """For each tenth of a unit's life the largest share of its peak at or after it, the peak itself left out: what a unit that has passed it can still need."""
+    values = build_costs.SHAPES[shape]
+    # The peak ends where memory first falls below what counts as passed.
+    top = values.index(max(values))
+    after = next(index for index in range(top, len(values)) if values[index] <= nvcc_gate.PASSED_SHARE)
+    result = []
+    for step in range(steps):
+        first = max(after, step * len(values) // steps)
+        result.append(max(values[first:]))
+    return tuple(result)
+
+
+def replay(
+    units: Sequence[Unit],
+    *,
+    cores: int,
+    budget_mib: float | None = None,
+    jobs: int | None = None,
+    keep_mib: float = 0.0,
+    tick_s: float = 1.0,
+) -> Replay:
+    """Replay a build step by step.
+
+    With ``jobs`` a fixed number of jobs runs in the order given and memory does not matter. With ``budget_mib`` the gate decides, by the very functions that
+    the gate itself uses. ``keep_mib`` is kept back all the time.
+
+    Raises:
+        IronwheelError: neither or both policies are named.
+    """
+    if (jobs is None) == (budget_mib is None):
+        raise IronwheelError("replay needs either jobs (static) or budget_mib (gate).", "InvalidInput")
+    later = {name: later_shares(name) for name in build_costs.SHAPES}
+    waiting = list(enumerate(units))
+    running: list[_Running] = []
+    now = 0.0
+    head_since: tuple[int, float] | None = None
+    timeline = []
+    while waiting or running:
+        if budget_mib is None:
+            while waiting and len(running) < min(int(jobs or 1), cores):
+                running.append(_Running(waiting.pop(0)[1], now))
+        else:
+            blocked = now - head_since[1] if head_since is not None else 0.0
+            keys, head = nvcc_gate.choose(
+                [(index, unit.peak_mib, unit.wall_s, 1, index) for index, unit in waiting],
+                [(item.reserved, 1) for item in running],
+                budget_mib - keep_mib,
+                cores,
+                blocked,
+            )
+            if head is None:
+                head_since = None
+            elif head_since is None or head_since[0] != head:
+                head_since = (head, now)
+            chosen = set(keys)
+            for index, unit in waiting:
+                if index in chosen:
+                    running.append(_Running(unit, now, reserved=unit.peak_mib * nvcc_gate.PEAK_MARGIN))
+            waiting = [item for item in waiting if item[0] not in chosen]
+        used = 0.0
+        for item in running:
+            age = now - item.start
+            current = memory_at(item.unit, age)
+            used += current
+            item.peak = max(item.peak, current)
+            if not item.passed:
+                item.passed = nvcc_gate.has_passed(item.unit.peak_mib, item.peak, current, age, item.unit.wall_s, 0)
+                item.reserved = nvcc_gate.reservation(
+                    item.unit.peak_mib, item.peak, current, age, item.unit.wall_s, item.passed, later[item.unit.shape]
+                )
+            else:
+                hold = nvcc_gate.reservation(item.unit.peak_mib, item.peak, current, age, item.unit.wall_s, True, later[item.unit.shape])
+                item.reserved = min(item.reserved, hold)
+        timeline.append((now, len(running), used, sum(item.reserved for item in running)))
+        ends = [item.start + item.unit.wall_s for item in running]
+        now = min([now + tick_s, *ends])
+        running = [item for item in running if item.start + item.unit.wall_s > now + 1e-9]
+    return Replay(
+        time_s=now,
+        peak_mib=max(row[2] for row in timeline),
+        reserved_mib=max(row[3] for row in timeline),
+        most_running=max(row[1] for row in timeline),
+        timeline=tuple(timeline),
+    )
