@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ansible_collections.ironwheel.gpu.plugins.module_utils.defaults import FACTS_OF_ROLES, OPTIONS, PLAYBOOK_VARIABLES, PREFIXES, Option
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
+from ansible_collections.ironwheel.gpu.plugins.module_utils.packages import normalize
 
 _VERSION = re.compile(r"\d+(\.\d+){0,5}((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[A-Za-z0-9]+([.][A-Za-z0-9]+)*)?")
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -52,11 +53,6 @@ class Request:
         return None if value in ("auto", "", 0) else value
 
 
-def normalise(name: str) -> str:
-    """Name of a distribution in its one comparable form: ``Flash_Attn`` is ``flash-attn``."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def requirement_name(requirement: str) -> str:
     """Normalised name of a requirement string: ``torch`` for ``torch==2.9.1 ; python_version > "3.9"``.
 
@@ -66,7 +62,7 @@ def requirement_name(requirement: str) -> str:
     match = _REQUIREMENT.fullmatch(requirement.strip())
     if match is None:
         raise IronwheelError(f"'{requirement}' is not a package requirement.", "InvalidRequirement", "Write it as in name==1.2.3 or name>=1,<2.")
-    return normalise(match.group(1))
+    return normalize(match.group(1))
 
 
 def known_variables(argument_specs: Iterable[Mapping[str, Any]]) -> frozenset[str]:
