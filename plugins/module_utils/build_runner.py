@@ -36,7 +36,10 @@ import time
 SAMPLE_S = 2.0
 # A log line that says how far ninja is: [12/73] ...
 _NINJA = re.compile(rb"\[(\d+)/(\d+)\]")
-_KILLED = re.compile(rb"(?:\bKilled\b|signal 9|fatal error: Killed signal|error 137|exit(?:ed)?(?: with)?(?: status| code)? 137|died due to signal 9|Cannot allocate memory|out of memory)", re.IGNORECASE)
+_KILLED = re.compile(
+    rb"\bKilled\b|signal 9|error 137|exit(?:ed)?(?: with)?(?: status| code)? 137|Cannot allocate memory|out of memory",
+    re.IGNORECASE,
+)
 _DISK = re.compile(rb"No space left on device|Disk quota exceeded")
 _ERROR = re.compile(rb"(?:error:|Error:|FAILED:|fatal:)")
 
@@ -234,10 +237,11 @@ class Runner:
         self.peak_mib = max(self.peak_mib, used)
         done, total = progress(tail(self.log))
         gate = self.gate_status()
-        row = {"t_s": round(time.time() - self.started, 1), "used_mib": used, "available_mib": available_mib(), "running": gate.get("running"), "reserved_mib": gate.get("reserved_mib")}
+        elapsed = time.time() - self.started
+        row = {"t_s": round(elapsed, 1), "used_mib": used, "available_mib": available_mib()}
+        row.update(running=gate.get("running"), reserved_mib=gate.get("reserved_mib"))
         with open(self.path("memory.jsonl"), "a", encoding="utf-8") as stream:
             stream.write(json.dumps(row) + "\n")
-        elapsed = time.time() - self.started
         write_json(
             self.path("status.json"),
             {
@@ -279,7 +283,8 @@ class Runner:
             log.write(f"\n--- build started {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
             log.flush()
             start_of_log = log.tell()
-            self.child = subprocess.Popen(self.job["argv"], cwd=self.job["cwd"], env=self.job["env"], stdin=nothing, stdout=log, stderr=log, start_new_session=True)
+            streams = {"stdin": nothing, "stdout": log, "stderr": log}
+            self.child = subprocess.Popen(self.job["argv"], cwd=self.job["cwd"], env=self.job["env"], start_new_session=True, **streams)
             while self.child.poll() is None:
                 self.sample(directories, contained)
                 timed_out = deadline is not None and time.time() > deadline

@@ -14,7 +14,9 @@ import glob
 import os
 import re
 import struct
+import sys
 
+from ansible_collections.ironwheel.gpu.plugins.module_utils import abi
 from ansible_collections.ironwheel.gpu.plugins.module_utils.abi import ElfModule
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 
@@ -25,6 +27,8 @@ _FAT_HEADER = struct.Struct("<IHHQ")
 _FAT_ENTRY = struct.Struct("<HHIQ")
 _KIND_PTX, _KIND_CUBIN = 1, 2
 _FLAG_SPECIFIC, _FLAG_FAMILY = 0x100000, 0x200000
+# torch is imported before its extensions, so all of its libraries are in the process by then.
+TORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so", "libtorch.so", "libtorch_python.so", "libc10_cuda.so", "libtorch_cuda.so")
 _SYSTEM_DIRECTORIES = (
     "/lib64",
     "/usr/lib64",
@@ -36,6 +40,13 @@ _SYSTEM_DIRECTORIES = (
     "/lib",
     "/usr/local/lib",
 )
+
+
+def use_tools(prefix: str) -> None:
+    """Let this process import pyelftools from the tools environment; what the interpreter has of its own comes first."""
+    for path in glob.glob(os.path.join(prefix, "tools", "lib", "python*", "site-packages")):
+        if path not in sys.path:
+            sys.path.append(path)
 
 
 @contextlib.contextmanager
@@ -229,3 +240,21 @@ def extension_modules(site: str, names: list[str] | None = None) -> list[str]:
 def needs_torch(library: Library) -> bool:
     """True when the module loads torch's libraries or asks for torch's symbols through its C shims."""
     return any(name.startswith(("libtorch", "libc10")) for name in library.needed)
+
+
+def judge_file(
+    path: str, torch: abi.TorchSide, host: abi.HostSide, libraries: LibrarySet, abi_in_name: bool | None = None
+) -> tuple[ElfModule, list[abi.Finding]]:
+    """Read one extension module, look up what it needs, and judge it."""
+    opened = Library(path)
+    module = opened.module()
+    closure, missing_libraries = libraries.closure(opened)
+    own = [library for library in (libraries.find(name, []) for name in TORCH_LIBRARIES) if library is not None and library not in closure]
+    findings = abi.judge(module, torch, host, missing_symbols(module, [*closure, *own]), missing_libraries, abi_in_name)
+    return module, findings
+
+
+def host_side(libraries: LibrarySet, glibc: str | None, capabilities: list[str], has_driver: bool) -> abi.HostSide:
+    """What the host offers, its libstdc++ looked up in the same places as everything else."""
+    libstdcxx = libraries.find("libstdc++.so.6", [])
+    return abi.HostSide(glibc, None if libstdcxx is None else libstdcxx.exported_versions("GLIBCXX_"), tuple(sorted(set(capabilities))), has_driver)

@@ -14,7 +14,7 @@ description:
     them with what torch, its CUDA libraries and the host define.
   - A fault found is certain; the absence of one proves nothing, which is why an environment also records where each
     extension came from.
-  - Needs C(pyelftools); run it with the tools environment's Python.
+  - Needs C(pyelftools), which the tools environment below O(prefix) has.
 author:
   - ironwheel.gpu contributors (@ironwheel)
 extends_documentation_fragment:
@@ -52,6 +52,9 @@ options:
     description: What the host offers, with the keys C(glibc) (version), C(capabilities) (list such as V(["12.0"])) and C(has_driver).
     type: dict
     default: {}
+  prefix:
+    description: The prefix whose tools environment has C(pyelftools), where the Python that runs the module does not.
+    type: path
   wheel_name:
     description: Name of the wheel that the extension came in. What it says of the C++ ABI is reported when the symbols say otherwise.
     type: str
@@ -97,19 +100,9 @@ modules:
       elements: dict
 """
 
-import re
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.ironwheel.gpu.plugins.module_utils import abi, elf_modules
+from ansible_collections.ironwheel.gpu.plugins.module_utils import abi, elf_modules, wheels
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
-
-TORCH_LIBRARIES = ("libc10.so", "libtorch_cpu.so", "libtorch.so", "libtorch_python.so", "libc10_cuda.so", "libtorch_cuda.so")
-
-
-def abi_in_name(wheel_name: str | None) -> bool | None:
-    """What a wheel's name says of the C++ ABI, or None."""
-    match = re.search(r"cxx11abi(TRUE|FALSE)", wheel_name or "", re.IGNORECASE)
-    return None if match is None else match.group(1).upper() == "TRUE"
 
 
 def torch_side(identity: dict) -> abi.TorchSide:
@@ -123,29 +116,19 @@ def torch_side(identity: dict) -> abi.TorchSide:
 
 def check(params: dict) -> dict:
     """All modules that the parameters name, judged."""
-    directories = elf_modules.library_directories(params["site_packages"])
-    libraries = elf_modules.LibrarySet(directories)
+    libraries = elf_modules.LibrarySet(elf_modules.library_directories(params["site_packages"]))
     torch = torch_side(params["torch"])
-    libstdcxx = libraries.find("libstdc++.so.6", [])
-    host = abi.HostSide(
-        glibc=params["host"].get("glibc"),
-        glibcxx=None if libstdcxx is None else libstdcxx.exported_versions("GLIBCXX_"),
-        capabilities=tuple(params["host"].get("capabilities") or ()),
-        has_driver=bool(params["host"].get("has_driver")),
-    )
+    given = params["host"]
+    host = elf_modules.host_side(libraries, given.get("glibc"), given.get("capabilities") or [], bool(given.get("has_driver")))
+    abi_in_name = wheels.parse(params["wheel_name"]).cxx11_abi if params["wheel_name"] else None
     paths = params["files"] or [
         path for site in params["site_packages"] for path in elf_modules.extension_modules(site, params["modules"] or None)
     ]
     results = []
     for path in paths:
-        opened = elf_modules.Library(path)
-        if not params["files"] and not params["modules"] and not elf_modules.needs_torch(opened):
+        if not params["files"] and not params["modules"] and not elf_modules.needs_torch(elf_modules.Library(path)):
             continue
-        module = opened.module()
-        closure, missing_libraries = libraries.closure(opened)
-        # torch is imported before its extensions, so all of its libraries are in the process.
-        loaded = [*closure, *(library for name in TORCH_LIBRARIES if (library := libraries.find(name, [])) is not None and library not in closure)]
-        findings = abi.judge(module, torch, host, elf_modules.missing_symbols(module, loaded), missing_libraries, abi_in_name(params["wheel_name"]))
+        module, findings = elf_modules.judge_file(path, torch, host, libraries, abi_in_name)
         results.append(
             {
                 "path": path,
@@ -166,10 +149,12 @@ def main() -> None:
             "modules": {"type": "list", "elements": "str", "default": []},
             "torch": {"type": "dict", "required": True},
             "host": {"type": "dict", "default": {}},
+            "prefix": {"type": "path"},
             "wheel_name": {"type": "str"},
         },
         supports_check_mode=True,
     )
+    elf_modules.use_tools(module.params["prefix"] or "")
     try:
         module.exit_json(**check(module.params))
     except IronwheelError as exc:

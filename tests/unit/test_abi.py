@@ -13,10 +13,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.ironwheel.gpu.plugins.module_utils import abi, elf_modules
+from ansible_collections.ironwheel.gpu.plugins.module_utils import abi, elf_modules, wheels
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.modules import abi_check
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CASES = Path(__file__).parent / "fixtures" / "cases"
@@ -46,7 +46,7 @@ def test_abi_is_read_from_symbols_not_from_the_name(name: str) -> None:
     source = given_case["input"]
     torch = abi.TorchSide(source["torch"]["version"], "12.4", cxx11_abi=source["torch"]["cxx11_abi"])
     module = abi.ElfModule("x.so", undefined=tuple(source["undefined_symbols"]))
-    result = abi.check_cxx11_abi(module, torch, abi_check.abi_in_name(source["wheel"]))
+    result = abi.check_cxx11_abi(module, torch, wheels.parse(source["wheel"]).cxx11_abi)
     assert (result.verdict, result.error) == ("failed", given_case["expected"]["error"])
     assert result.detail == given_case["expected"]["detail"]
     assert "name of its wheel says otherwise" in result.reason
@@ -159,6 +159,7 @@ def test_garbage_in_a_fat_binary_never_raises(data: bytes) -> None:
     elf_modules.fat_architectures(struct.pack("<I", 0xBA55ED50) + data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_a_file_that_is_no_module_is_a_clear_error(tmp_path_factory, data: bytes, elf_magic: bool) -> None:
     path = tmp_path_factory.mktemp("elf") / "x.so"
@@ -229,7 +230,7 @@ def test_only_extensions_of_torch_are_looked_at(environment: Path) -> None:
     build(environment, "plain.so", "int plain() { return 1; }")
     build(environment, "stack_ext.so", "namespace c10 { void both(int); }\nvoid go() { c10::both(1); }", f"-L{environment}/torch/lib", "-lc10")
     result = abi_check.check(
-        {"site_packages": [str(environment)], "files": [], "modules": [], "torch": {"version": "2.9.1", "cuda": "12.8"}, "host": {}, "wheel_name": None}
+        {"site_packages": [str(environment)], "files": [], "modules": [], "torch": {"version": "2.9.1", "cuda": "12.8"}, "host": {}, "wheel_name": None, "prefix": None}
     )
     assert [Path(entry["path"]).name for entry in result["modules"]] == ["stack_ext.so"]
 
@@ -239,6 +240,7 @@ def test_a_damaged_module_is_a_clear_error(environment: Path) -> None:
     extension = build(environment, "whole.so", "namespace c10 { void both(int); }\nvoid go() { c10::both(1); }", f"-L{environment}/torch/lib", "-lc10")
     whole = extension.read_bytes()
 
+    @settings(deadline=None, max_examples=40)
     @given(st.integers(0, len(whole) - 1), st.binary(min_size=1, max_size=8), st.booleans())
     def damaged(offset: int, noise: bytes, cut: bool) -> None:
         extension.write_bytes(whole[:offset] + (b"" if cut else noise + whole[offset + len(noise) :]))
