@@ -16,6 +16,7 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils.host_system import p
 from ansible_collections.ironwheel.gpu.plugins.module_utils.versions import parse as parse_version
 
 _PCI = "/sys/bus/pci/devices"
+_PASS_THROUGH = ("vfio-pci", "pci-stub", "pciback", "xen-pciback")
 _SMI_PATHS = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/usr/local/nvidia/bin/nvidia-smi", "/opt/bin/nvidia-smi")
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -135,7 +136,8 @@ def count_nvswitches(host: Host, devices: list[dict]) -> int:
 def read_gpus(host: Host, devices: list[dict], smi: Smi, container: str | None, total_mib: int | None) -> list[dict]:
     """GPUs on the PCI bus joined with what the driver says about them, by PCI address.
 
-    ``usable`` is False for a GPU that a working driver does not report (lost, or not handed into a container) or that another driver holds.
+    ``usable`` is False for a GPU that a working driver does not report (lost, or not handed into a container) or that is set aside for a virtual
+    machine. On a host without a driver every other GPU is usable: it will be.
     """
     rows = {gpus.normal_address(str(row.get("pci.bus_id"))): row for row in smi.rows if gpus.normal_address(str(row.get("pci.bus_id")))}
     lost = gpus.lost_addresses(smi.text)
@@ -143,9 +145,9 @@ def read_gpus(host: Host, devices: list[dict], smi: Smi, container: str | None, 
     found = []
     for device in on_bus:
         row = rows.pop(device["address"], None)
-        foreign = device["driver"] not in (None, "nvidia")
-        usable = not foreign if smi.state != "ok" else row is not None
-        if smi.state == "ok" and row is None and not foreign and not container:
+        set_aside = device["driver"] in _PASS_THROUGH
+        usable = not set_aside if smi.state != "ok" else row is not None
+        if smi.state == "ok" and row is None and not set_aside and not container:
             said = "nvidia-smi says that it is lost" if device["address"] in lost else "nvidia-smi does not list it"
             host.warn(
                 "GpuLost",

@@ -199,7 +199,8 @@ def read_uv(host: Host, prefix: str, home: str | None) -> dict | None:
 
 def mask_urls(text: str) -> str:
     """The text with user and password of every URL, and secrets in query strings, replaced by ``********``."""
-    text = re.sub(r"((?:^|[\s,;=]|://))[^\s/@,;=]*(?::[^\s/]*)?@", rf"\g<1>{MASK}@", text)
+    # A password may hold an unescaped @: everything up to the last one before the path is masked. Proxies come without a scheme, too.
+    text = re.sub(r"(://|(?:^|(?<=[\s,;=]))(?=[^\s/@,;=:]+:[^\s/]*@))[^\s/]*@", rf"\g<1>{MASK}@", text)
     return re.sub(r"([?&][\w-]*(?:token|key|password|secret|sig)[\w-]*=)[^&\s]+", rf"\g<1>{MASK}", text, flags=re.IGNORECASE)
 
 

@@ -170,7 +170,7 @@ host:
         memory_mib: {description: "Memory in MiB; the host's where it is shared.", type: int, returned: always}
         unified_memory: {description: "Whether the GPU has no memory of its own and uses the host's.", type: bool, returned: always}
         mig: {description: "Multi-instance mode: enabled, and devices with index, profile and uuid.", type: dict, returned: always}
-        usable: {description: "False when a working driver does not report this GPU, or another driver holds it.", type: bool, returned: always}
+        usable: {description: "False when a working driver does not report it, or it is set aside for a virtual machine.", type: bool, returned: always}
     nvswitches:
       description: Number of NVSwitches, or of the management ports of NVLink 5 switches; such hosts need fabric manager.
       type: int
@@ -195,7 +195,7 @@ host:
         fabric_manager: {description: "Version of fabric manager.", type: str, returned: always}
         persistence: {description: "Whether persistence mode is on for all GPUs; null when unknown.", type: bool, returned: always}
         nouveau: {description: "Whether the module nouveau is loaded.", type: bool, returned: always}
-        dkms: {description: "Modules in dkms: module, version, kernel, arch, state (added, built, installed), make_log (of a failure).", type: list, returned: always, elements: dict}
+        dkms: {description: "Modules in dkms: module, version, kernel, arch, state, make_log (of a failure).", type: list, returned: always, elements: dict}
     toolkits:
       description: CUDA toolkits.
       type: list
