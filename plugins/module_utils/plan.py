@@ -59,7 +59,7 @@ def make_plan(
     Args:
         host: complete host facts, schema 1.
         request: what the user asks for.
-        store: index of the wheel store: ``{file, sha256, fingerprint, fingerprint_fields}`` each.
+        store: entries of the wheel store, as ``wheel_store.entries`` returns them.
         history: costs of this host's earlier builds: ``{package: rows}``.
         name: of the host, for the plan's ``host``.
         faults: errors found before (unknown variables), to be said with the others.

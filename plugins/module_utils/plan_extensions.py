@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ansible_collections.ironwheel.gpu.plugins.module_utils import build_memory, packages, torch_abi, versions, wheels
+from ansible_collections.ironwheel.gpu.plugins.module_utils import build_memory, packages, torch_abi, versions, wheel_store, wheels
 from ansible_collections.ironwheel.gpu.plugins.module_utils import cuda as cuda_rules
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.plan_notes import Notes
@@ -176,17 +176,13 @@ def decide_extension(
 
 
 def _from_store(subject: str, fields: Mapping[str, Any], store: Sequence[Mapping[str, Any]], notes: Notes) -> dict[str, Any] | None:
-    for entry in store:
-        its = entry.get("fingerprint_fields") or {}
-        if its.get("package") != fields["package"]:
-            continue
-        name = str(entry.get("file") or entry.get("fingerprint") or "?")
-        reasons = torch_abi.serves(its, fields)
-        if reasons:
-            notes.reject(subject, f"store: {name}", "; ".join(reasons), "FingerprintMismatch")
-            continue
-        notes.accept(subject, f"store: {name}", "built for exactly this torch, CUDA, ABI, Python and these architectures")
-        return {"source": "store", "file": entry.get("file"), "sha256": entry.get("sha256"), "fingerprint": entry.get("fingerprint")}
+    for judged in wheel_store.candidates(list(store), fields):
+        entry = judged["entry"]
+        name = f"store: {entry['wheel']} ({entry['fingerprint']})"
+        if judged["verdict"] == "accepted":
+            notes.accept(subject, name, "built for exactly this torch, CUDA, ABI, Python and these architectures")
+            return {"source": "store", "file": entry["wheel"], "sha256": entry["sha256"], "fingerprint": entry["fingerprint"]}
+        notes.reject(subject, name, "; ".join(judged["reasons"]), "FingerprintMismatch")
     return None
 
 
