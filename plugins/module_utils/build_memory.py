@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,16 +30,23 @@ FURTHER_ARCHITECTURE = 0.80
 LINK_S = 15.0
 # Predictions from a host's own builds carry this margin.
 HISTORY_MARGIN = 1.05
+# A real build's highest memory lies this much above its replay's at most: units do not start on the second.
+REPLAY_PEAK_MARGIN = 1.10
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one unit costs: name, wall time alone on a core, peak of its process tree, and the shape of its memory (a key of ``build_costs.SHAPES``)."""
+    """What one unit costs, compiled alone on a core.
+
+    ``wall_s`` is its wall time, ``peak_mib`` the peak of its process tree, ``shape`` its memory over its life as shares of the peak in equal steps, and
+    ``passes`` how often that shape is repeated (architectures that one stream compiles one after another).
+    """
 
     name: str
     wall_s: float
     peak_mib: float
-    shape: str = "split"
+    shape: tuple[float, ...] = build_costs.SHAPES["split"]
+    passes: int = 1
 
 
 @dataclass(frozen=True)
@@ -88,23 +96,51 @@ def job_memory(memory: Mapping[str, Any], nvcc_threads: int, architectures: int,
     return math.ceil(memory["base_mib"] + min(nvcc_threads, architectures) * stream)
 
 
-def stream_peak(memory: Mapping[str, Any], units: int | None, history: Iterable[Mapping[str, Any]] | None) -> float:
+@dataclass(frozen=True)
+class _Seen:
+    """What earlier builds on this host say of one unit, for one architecture in one stream."""
+
+    wall_s: float
+    peak_mib: float
+    shape: tuple[float, ...] | None
+
+
+def read_history(rows: Iterable[Mapping[str, Any]] | None) -> dict[str, _Seen]:
+    """Units by name from rows of the gate's cost log: the largest time and peak of each, brought to one architecture in one stream, and its last shape.
+
+    A row is ``{unit, wall_s, peak_mib, archs[], threads, profile[]}``; rows that lack name or peak are passed over.
+    """
+    found: dict[str, _Seen] = {}
+    for row in rows or ():
+        try:
+            name, peak, wall = str(row["unit"]), float(row["peak_mib"]), float(row.get("wall_s") or 0.0)
+            architectures = max(1, len(row.get("archs") or ()))
+            streams = max(1, min(int(row.get("threads") or 1), architectures))
+            profile = tuple(float(share) for share in row.get("profile") or ())
+        except (KeyError, TypeError, ValueError):
+            continue
+        if not (math.isfinite(peak) and peak > 0 and math.isfinite(wall) and wall >= 0):
+            continue
+        old = found.get(name, _Seen(0.0, 0.0, None))
+        usable = architectures == 1 and len(profile) >= 5 and max(profile) > 0 and all(0 <= share <= 1 for share in profile)
+        found[name] = _Seen(
+            max(old.wall_s, wall * streams / architecture_factor(architectures)),
+            max(old.peak_mib, peak / streams),
+            profile if usable else old.shape,
+        )
+    return found
+
+
+def stream_peak(memory: Mapping[str, Any], units: int | None, seen: Mapping[str, _Seen]) -> float:
     """Peak of one stream in MiB: the class's, or what this host's own builds say.
 
-    A history that covers every unit replaces the class's figure (it may be lower); a partial one can only raise it. Rows are the gate's cost log:
-    ``{unit, peak_mib, archs, threads}``.
+    A history that covers every unit replaces the class's figure (it may be lower); a partial one can only raise it.
     """
     default = float(memory["stream_mib"])
-    peaks: dict[str, float] = {}
-    for row in history or ():
-        streams = max(1, min(int(row.get("threads") or 1), len(row.get("archs") or ()) or 1))
-        peak = (float(row["peak_mib"]) - (memory["base_mib"] if streams > 1 else 0)) / streams
-        name = str(row["unit"])
-        peaks[name] = max(peaks.get(name, 0.0), peak)
-    if not peaks:
+    if not seen:
         return default
-    seen = max(peaks.values()) * HISTORY_MARGIN
-    return seen if units is not None and len(peaks) >= units else max(seen, default)
+    own = max(item.peak_mib for item in seen.values()) * HISTORY_MARGIN
+    return own if units is not None and len(seen) >= units else max(own, default)
 
 
 def reserve(usable_mib: float, one_job_mib: float) -> int:
@@ -167,7 +203,7 @@ def choose_jobs(
         _positive(name, value, optional)
     if reserve_mib is not None and reserve_mib < 0:
         raise IronwheelError(f"reserve_mib is {reserve_mib}; it must not be negative.", "InvalidInput")
-    stream = stream_peak(figures, units, history)
+    stream = stream_peak(figures, units, read_history(history))
     cores = max(1, math.floor(usable_cores))
     one = job_memory(figures, 1, architectures, stream)
     kept = math.ceil(reserve_mib) if reserve_mib is not None else reserve(usable_mib, one)
@@ -220,31 +256,43 @@ def choose_jobs(
     )
 
 
-def class_units(memory_class: str, units: int, history: Sequence[Mapping[str, Any]] | None = None) -> list[Unit]:
-    """The units of a build, in ninja's order: measured ones where there are any, otherwise equal ones at the class's figures.
+def class_units(memory_class: str, units: int | None, history: Sequence[Mapping[str, Any]] | None = None) -> list[Unit]:
+    """The units of a build for one architecture, in ninja's order: measured ones where there are any, otherwise equal ones at the class's figures.
 
-    History rows replace wall time and peak of the unit that they name (the largest of them; times are taken for one architecture as they are).
+    What this host's own builds measured replaces time, peak (with a margin) and shape of the units that they name. Without a number of units, those that are
+    known are returned.
     """
     figures = class_figures(memory_class)
+    seen = read_history(history)
+    known: dict[str, Unit] = {}
     if memory_class == "flash-attn-2":
-        known = [Unit(name, wall, peak, shape_of(name)) for name, wall, _cpu, peak in build_costs.FLASH_ATTN_UNITS]
-        found = known[:units] + [Unit(f"unit_{index}", figures["unit_s"], figures["stream_mib"]) for index in range(units - len(known))]
-    else:
-        found = [Unit(f"unit_{index}", figures["unit_s"], figures["stream_mib"]) for index in range(units)]
-    rows: dict[str, tuple[float, float]] = {}
-    for row in history or ():
-        wall, peak = rows.get(str(row["unit"]), (0.0, 0.0))
-        rows[str(row["unit"])] = (max(wall, float(row.get("wall_s") or 0.0)), max(peak, float(row["peak_mib"])))
-    if not rows:
+        known = {name: Unit(name, wall, peak, shape_of(name)) for name, wall, _cpu, peak in build_costs.FLASH_ATTN_UNITS}
+    for name, item in seen.items():
+        shape = item.shape or (known[name].shape if name in known else shape_of(name))
+        wall = item.wall_s or (known[name].wall_s if name in known else figures["unit_s"])
+        known[name] = Unit(name, wall, item.peak_mib * HISTORY_MARGIN, shape)
+    found = [known[name] for name in sorted(known)]
+    if units is None:
         return found
-    if memory_class == "flash-attn-2" or len(rows) < units:
-        return [Unit(unit.name, rows[unit.name][0] or unit.wall_s, rows[unit.name][1], unit.shape) if unit.name in rows else unit for unit in found]
-    return [Unit(name, wall or figures["unit_s"], peak, shape_of(name)) for name, (wall, peak) in sorted(rows.items())]
+    rest = [Unit(f"unit_{index}", figures["unit_s"], figures["stream_mib"]) for index in range(units - len(found))]
+    return found[:units] + rest
 
 
-def shape_of(unit: str) -> str:
+def shape_of(unit: str) -> tuple[float, ...]:
     """Which measured memory shape stands for a unit: backward units drop to a third of their peak, all others are taken to hold up to 0.56 of it."""
-    return "backward" if "_bwd_" in unit else "split"
+    return build_costs.SHAPES["backward" if "_bwd_" in unit else "split"]
+
+
+def scaled(unit: Unit, architectures: int, nvcc_threads: int) -> Unit:
+    """A one-architecture unit as it is for several: streams peak together, passes come one after another."""
+    streams = min(nvcc_threads, architectures)
+    return Unit(
+        unit.name,
+        unit.wall_s * architecture_factor(architectures) / streams,
+        unit.peak_mib * streams,
+        unit.shape,
+        math.ceil(architectures / streams),
+    )
 
 
 def static_seconds(units: Sequence[Unit], jobs: int, architectures: int = 1, nvcc_threads: int = 1) -> float:
@@ -278,23 +326,20 @@ class _Running:
 
 
 def memory_at(unit: Unit, age_s: float) -> float:
-    """Memory of a unit in MiB at an age, from the measured shape."""
-    shape = build_costs.SHAPES[unit.shape]
-    place = min(len(shape) - 1, int(len(shape) * age_s / unit.wall_s))
-    return shape[place] * unit.peak_mib
+    """Memory of a unit in MiB at an age, from its shape."""
+    life = min(unit.passes * 0.999999, unit.passes * age_s / unit.wall_s)
+    return unit.shape[int(len(unit.shape) * (life % 1.0))] * unit.peak_mib
 
 
-def later_shares(shape: str, steps: int = 10) -> tuple[float, ...]:
-    """For each tenth of a unit's life the largest share of its peak at or after it, the peak itself left out: what a unit that has passed it can still need."""
-    values = build_costs.SHAPES[shape]
+def later_shares(shape: Sequence[float], passes: int = 1) -> tuple[float, ...]:
+    """For each tenth of a pass, the largest share of its peak that a unit which has passed its last peak can still need."""
+    values = list(shape) * passes
+    last = len(shape) * (passes - 1)
+    top = last + list(shape).index(max(shape))
     # The peak ends where memory first falls below what counts as passed.
-    top = values.index(max(values))
-    after = next(index for index in range(top, len(values)) if values[index] <= nvcc_gate.PASSED_SHARE)
-    result = []
-    for step in range(steps):
-        first = max(after, step * len(values) // steps)
-        result.append(max(values[first:]))
-    return tuple(result)
+    after = next((index for index in range(top, len(values)) if values[index] <= nvcc_gate.PASSED_SHARE), len(values) - 1)
+    steps = 10 * passes
+    return tuple(max(values[max(after, step * len(values) // steps) :]) for step in range(steps))
 
 
 def replay(
@@ -303,20 +348,21 @@ def replay(
     cores: int,
     budget_mib: float | None = None,
     jobs: int | None = None,
+    streams: int = 1,
     keep_mib: float = 0.0,
     tick_s: float = 1.0,
 ) -> Replay:
     """Replay a build step by step.
 
     With ``jobs`` a fixed number of jobs runs in the order given and memory does not matter. With ``budget_mib`` the gate decides, by the very functions that
-    the gate itself uses. ``keep_mib`` is kept back all the time.
+    the gate itself uses. ``streams`` is how many cores one unit takes, ``keep_mib`` is kept back all the time.
 
     Raises:
         IronwheelError: neither or both policies are named.
     """
     if (jobs is None) == (budget_mib is None):
         raise IronwheelError("replay needs either jobs (static) or budget_mib (gate).", "InvalidInput")
-    later = {name: later_shares(name) for name in build_costs.SHAPES}
+    later = {key: later_shares(*key) for key in {(unit.shape, unit.passes) for unit in units}}
     waiting = list(enumerate(units))
     running: list[_Running] = []
     now = 0.0
@@ -324,13 +370,13 @@ def replay(
     timeline = []
     while waiting or running:
         if budget_mib is None:
-            while waiting and len(running) < min(int(jobs or 1), cores):
+            while waiting and len(running) < min(int(jobs or 1), max(1, cores // streams)):
                 running.append(_Running(waiting.pop(0)[1], now))
         else:
             blocked = now - head_since[1] if head_since is not None else 0.0
             keys, head = nvcc_gate.choose(
-                [(index, unit.peak_mib, unit.wall_s, 1, index) for index, unit in waiting],
-                [(item.reserved, 1) for item in running],
+                [(index, unit.peak_mib * nvcc_gate.PEAK_MARGIN, unit.wall_s, streams, index) for index, unit in waiting],
+                [(item.reserved, streams) for item in running],
                 budget_mib - keep_mib,
                 cores,
                 blocked,
@@ -346,26 +392,125 @@ def replay(
             waiting = [item for item in waiting if item[0] not in chosen]
         used = 0.0
         for item in running:
-            age = now - item.start
-            current = memory_at(item.unit, age)
+            unit, age = item.unit, now - item.start
+            current = memory_at(unit, age)
             used += current
             item.peak = max(item.peak, current)
-            if not item.passed:
-                item.passed = nvcc_gate.has_passed(item.unit.peak_mib, item.peak, current, age, item.unit.wall_s, 0)
-                item.reserved = nvcc_gate.reservation(
-                    item.unit.peak_mib, item.peak, current, age, item.unit.wall_s, item.passed, later[item.unit.shape]
-                )
-            else:
-                hold = nvcc_gate.reservation(item.unit.peak_mib, item.peak, current, age, item.unit.wall_s, True, later[item.unit.shape])
-                item.reserved = min(item.reserved, hold)
+            passed = item.passed or nvcc_gate.has_passed(
+                unit.peak_mib, item.peak, current, age, unit.wall_s, unit.passes - 1 - int(unit.passes * age / unit.wall_s)
+            )
+            hold = nvcc_gate.reservation(unit.peak_mib, item.peak, current, age, unit.wall_s, passed, later[unit.shape, unit.passes])
+            # Once past the peak a reservation only falls, unless the unit really uses more.
+            item.reserved = min(item.reserved, max(hold, current)) if item.passed else hold
+            item.passed = passed
         timeline.append((now, len(running), used, sum(item.reserved for item in running)))
         ends = [item.start + item.unit.wall_s for item in running]
         now = min([now + tick_s, *ends])
         running = [item for item in running if item.start + item.unit.wall_s > now + 1e-9]
     return Replay(
         time_s=now,
-        peak_mib=max(row[2] for row in timeline),
-        reserved_mib=max(row[3] for row in timeline),
-        most_running=max(row[1] for row in timeline),
+        peak_mib=max((row[2] for row in timeline), default=0.0),
+        reserved_mib=max((row[3] for row in timeline), default=0.0),
+        most_running=max((row[1] for row in timeline), default=0),
         timeline=tuple(timeline),
+    )
+
+
+@dataclass(frozen=True)
+class GatePrediction:
+    """What a gated build is predicted to take: time with the link, highest memory in use, units at once, the budget, and the time that the cores alone need."""
+
+    predicted_s: int
+    predicted_peak_mib: int
+    most_running: int
+    budget_mib: int
+    cpu_bound_s: int
+
+
+def gate_budget(usable_mib: float, memory_class: str = "generic") -> int:
+    """Memory in MiB that the gate may give out on a host: what is usable less the reserve."""
+    figures = class_figures(memory_class)
+    return math.floor(usable_mib - reserve(usable_mib, job_memory(figures, 1, 1)))
+
+
+def predict_gate(
+    *,
+    memory_class: str,
+    units: int,
+    architectures: int,
+    budget_mib: float,
+    cores: float,
+    nvcc_threads: int = 1,
+    history: Sequence[Mapping[str, Any]] | None = None,
+) -> GatePrediction:
+    """Time and peak of a gated build by replay, for plan and report.
+
+    Raises:
+        IronwheelError: unknown class, or a number out of its range.
+    """
+    for name, value in (("units", units), ("architectures", architectures), ("budget_mib", budget_mib), ("cores", cores), ("nvcc_threads", nvcc_threads)):
+        _positive(name, value)
+    whole = max(1, math.floor(cores))
+    streams = min(nvcc_threads, architectures)
+    found = [scaled(unit, architectures, nvcc_threads) for unit in class_units(memory_class, units, history)]
+    longest = max(unit.wall_s for unit in found)
+    work = sum(unit.wall_s for unit in found) * streams / whole
+    result = replay(found, cores=whole, budget_mib=budget_mib, streams=streams, tick_s=max(1.0, (work + longest) / 2000))
+    return GatePrediction(
+        predicted_s=math.ceil(result.time_s + LINK_S),
+        predicted_peak_mib=math.ceil(min(budget_mib, result.peak_mib * REPLAY_PEAK_MARGIN)),
+        most_running=result.most_running,
+        budget_mib=math.floor(budget_mib),
+        cpu_bound_s=math.ceil(max(work, longest) + LINK_S),
+    )
+
+
+def gate_costs(
+    memory_class: str,
+    units: int | None,
+    history: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    architectures: int = 1,
+    nvcc_threads: int = 1,
+) -> str:
+    """The gate's file of predictions: one line a unit that is known, and one for all others.
+
+    Tab-separated: unit, peak in MiB, wall time in s, what can still come after the peak by tenths of a pass, source. The first line names the streams at once
+    and the passes that the figures are for.
+    """
+    figures = class_figures(memory_class)
+    streams = min(nvcc_threads, architectures)
+    own = read_history(history)
+    lines = [f"#\t{streams}\t{math.ceil(architectures / streams)}"]
+    rest = Unit("*", float(figures["unit_s"]), stream_peak(figures, units, own))
+    known = class_units(memory_class, None, history)
+    for unit in [rest, *known]:
+        real = scaled(unit, architectures, nvcc_threads)
+        later = ",".join(f"{share:.2f}" for share in later_shares(real.shape, real.passes))
+        source = "history" if unit.name in own else "class" if unit is rest else "calibration"
+        lines.append(f"{real.name}\t{real.peak_mib:.0f}\t{real.wall_s:.1f}\t{later}\t{source}")
+    return "\n".join(lines) + "\n"
+
+
+def service_jobs(*, usable_mib: float, cores: float, engines: int = 1) -> JobChoice:
+    """MAX_JOBS for a service that compiles kernels when it runs (vLLM with FlashInfer): memory and cores are shared by all engines of the host."""
+    _positive("engines", engines)
+    return choose_jobs(memory_class="flashinfer-jit", units=None, architectures=1, usable_mib=usable_mib / engines, usable_cores=max(1.0, cores / engines))
+
+
+def require_ninja(search_path: Iterable[str]) -> str:
+    """Path of ninja in one of the folders: without it torch compiles one file at a time and ignores MAX_JOBS and PYTORCH_NVCC.
+
+    Raises:
+        IronwheelError: it is in none of them.
+    """
+    folders = [str(folder) for folder in search_path]
+    for folder in folders:
+        path = os.path.join(folder, "ninja")
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise IronwheelError(
+        f"ninja is in none of {', '.join(folders) or 'no folder'}: torch would compile one file at a time, and the number of jobs would have no effect.",
+        "BuildToolMissing",
+        "Install ninja into the environment that builds.",
     )

@@ -6,7 +6,6 @@
 
     use MIB SECONDS     hold that much memory for that long
     say TEXT            write to stderr
-    once KILL|OOM|...   the rest of the line is done on the first attempt only (a file beside the source remembers it)
     kill                die by signal 9
     exit STATUS
     args                write the arguments to SOURCE.args
@@ -33,12 +32,6 @@ def step(source: str, line: str) -> None:
     elif word == "say":
         sys.stderr.write(rest + "\n")
         sys.stderr.flush()
-    elif word == "once":
-        marker = source + ".tried"
-        if not os.path.exists(marker):
-            with open(marker, "w", encoding="utf-8"):
-                pass
-            step(source, rest)
     elif word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif word == "exit":
