@@ -84,7 +84,7 @@ def site(name: str, hosts: Path, folder: Path) -> Run:
         event_handler=note,
         quiet=False,
         envvars={"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"},
-        extravars={"uv_venv_lock_dir": str(folder / "locks"), "report_dir": str(folder / "reports")},
+        extravars={"uv_venv_lock_dir": str(folder / "locks"), "stack_verify_report_dir": str(folder / "reports")},
     )
     run.seconds = time.monotonic() - began
     if result.rc:

@@ -31,6 +31,8 @@ def environment() -> dict[str, str]:
     if not sys.stdout.isatty():
         settings.update(NO_COLOR="1", ANSIBLE_NOCOLOR="1", COLUMNS="160")
     settings["ANSIBLE_HOME"] = str(cache / "ansible")
+    if "IRONWHEEL_TORCH" not in settings:
+        settings["IRONWHEEL_TORCH"] = "true" if any((cache / "wheelhouse").glob("torch-*+cpu-*.whl")) else "false"
     # A leftover of the caller would replace the shared configuration.
     settings.pop("ANSIBLE_CONFIG", None)
     return settings
