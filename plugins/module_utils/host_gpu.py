@@ -133,6 +133,18 @@ def count_nvswitches(host: Host, devices: list[dict]) -> int:
     return sum(b"SW_MNG" in (host.data(f"{path}/device/vpd", 4096, quiet=True) or b"") for path in host.paths("/sys/class/infiniband"))
 
 
+def read_proc_gpus(host: Host) -> dict[str, dict]:
+    """What the loaded kernel module says in /proc, by PCI address, in the words of a row of nvidia-smi: name, uuid, pci.bus_id."""
+    found = {}
+    for folder in host.names("/proc/driver/nvidia/gpus"):
+        address = gpus.normal_address(folder)
+        text = host.text(f"/proc/driver/nvidia/gpus/{folder}/information", quiet=True) or ""
+        model, uuid = re.search(r"^Model:\s*(\S.*?)\s*$", text, re.MULTILINE), re.search(r"^GPU UUID:\s*(GPU-[\w-]+)", text, re.MULTILINE)
+        if address:
+            found[address] = {"name": model.group(1) if model else None, "uuid": uuid.group(1) if uuid else None, "pci.bus_id": address}
+    return found
+
+
 def read_gpus(host: Host, devices: list[dict], smi: Smi, container: str | None, total_mib: int | None) -> list[dict]:
     """GPUs on the PCI bus joined with what the driver says about them, by PCI address.
 
@@ -140,6 +152,7 @@ def read_gpus(host: Host, devices: list[dict], smi: Smi, container: str | None, 
     machine. On a host without a driver every other GPU is usable: it will be.
     """
     rows = {gpus.normal_address(str(row.get("pci.bus_id"))): row for row in smi.rows if gpus.normal_address(str(row.get("pci.bus_id")))}
+    told = read_proc_gpus(host)
     lost = gpus.lost_addresses(smi.text)
     on_bus = [device for device in devices if gpus.is_gpu(device["vendor_id"], device["class_id"]) and not device["virtual_function"]]
     found = []
@@ -154,9 +167,11 @@ def read_gpus(host: Host, devices: list[dict], smi: Smi, container: str | None, 
                 f"The GPU at {device['address']} is on the PCI bus, but {said}: {len(smi.rows)} of {len(on_bus)} GPUs work.",
                 "Look for Xid messages in the kernel log; power the host off and on, then check the card's seat and power.",
             )
-        found.append(_gpu(host, device, row, smi, usable, total_mib))
+        found.append(_gpu(host, device, row or told.get(device["address"]), smi, usable, total_mib))
     # WSL and some containers have GPUs without a PCI view.
     unseen = [row for row in smi.rows if not on_bus or gpus.normal_address(str(row.get("pci.bus_id"))) in rows]
+    if not on_bus and smi.state != "ok":
+        unseen = list(told.values()) or [{} for _node in host.names("/dev", "nvidia[0-9]*")]
     found.extend(_gpu(host, None, row, smi, True, total_mib) for row in unseen)
     for gpu in found:
         if gpus.is_grace(gpu["name"]):
@@ -266,7 +281,7 @@ def read_userspace(host: Host) -> str | None:
                     if path.endswith(".so.1"):
                         return match.group(1)
                     found.append(match.group(1))
-    return max(found, key=lambda version: parse_version(version)) if found else None
+    return max(found, key=parse_version) if found else None
 
 
 def read_dkms(host: Host) -> list[dict]:

@@ -19,8 +19,8 @@ MASK = "********"
 COMPILE_PROCESSES = ("nvcc", "cicc", "ptxas", "cudafe++", "ninja")
 # Programs that start compilers and wait for them: a tree that still has one is alive.
 _BUILD_DRIVERS = re.compile(r"(?:ninja|g?make|cmake|ctest|bazel|meson|pip\d*|uv|python[\d.]*)$")
-# Programs that collect processes whose parent died.
-_REAPERS = re.compile(r"(?:systemd|init|tini|dumb-init|docker-init|catatonit|conmon|containerd-shim.*|s6-svscan|runsvdir|sleep|pause|tail|sshd)$")
+# Programs that collect processes whose parent died, here and as the first process of a container.
+_REAPERS = re.compile(r"(?:systemd|init|tini|dumb-init|docker-init|catatonit|s6-svscan|runsvdir|sleep|pause|tail)$")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem")
 
@@ -295,24 +295,35 @@ def _build_folder(host: Host, pid: int, builds: str) -> str | None:
 
 
 def is_alive(host: Host, pid: int) -> bool:
-    """True when something that started this process still waits for it.
+    """False when nothing waits for this process any more: climbing over compilers and what wraps them leads to a collector of orphans.
 
-    Climbs over compilers and the shells between them. What then comes is a build driver, a user's shell or a service (alive), or what collects
-    processes whose parent died: process 1, or a reaper such as a user's systemd (not alive).
+    Everything else above it (a build driver, a person's shell, a service) is taken for what waits, and so is what cannot be seen: who ends orphans
+    must not end somebody's build.
     """
     current, seen = pid, set()
     while current not in seen:
         seen.add(current)
         parent = parse_status(host.text(f"/proc/{current}/status", quiet=True) or "")["ppid"]
-        if parent is None or parent == 0:
-            return False
-        comm = host.word(f"/proc/{parent}/comm") or ""
-        if _BUILD_DRIVERS.match(comm):
+        if not parent:
+            # Gone meanwhile, or started in this container from outside.
             return True
-        shell = comm in _SHELLS and "-c" in (host.text(f"/proc/{parent}/cmdline", quiet=True) or "").split("\0")[1:2]
-        if comm not in COMPILE_PROCESSES and not shell:
-            # sshd as the direct collector never happens; a session's shell or command lies between.
-            return bool(comm) and not _REAPERS.match(comm) and parent != 1
-        current = parent
-    return False
+        comm = host.word(f"/proc/{parent}/comm") or ""
+        if _is_wrapper(host, parent, comm):
+            current = parent
+            continue
+        if parent == 1:
+            return bool(_BUILD_DRIVERS.match(comm)) or comm in _SHELLS
+        return not _REAPERS.match(comm)
+    return True
 
+
+def _is_wrapper(host: Host, pid: int, comm: str) -> bool:
+    """True for a process between a build driver and a compiler: another compiler, its gate or cache, a shell with one command."""
+    if comm == "ninja":
+        return False
+    if comm in COMPILE_PROCESSES or comm == "ccache" or comm.startswith("nvcc_gate"):
+        return True
+    arguments = (host.text(f"/proc/{pid}/cmdline", quiet=True) or "").split("\0")
+    if comm in _SHELLS:
+        return pid != 1 and arguments[1:2] == ["-c"]
+    return comm.startswith("python") and any(os.path.basename(argument).startswith("nvcc_gate") for argument in arguments[1:])
