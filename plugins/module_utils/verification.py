@@ -18,8 +18,6 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import Ironwh
 SCHEMA = 1
 OK, FAILED, NOT_RUN = "ok", "failed", "not_run"
 NO_GPU = "this host has no NVIDIA GPU"
-# What tools put into an environment by themselves and no lock names.
-UNLOCKED = ("pip",)
 
 
 def check(name: str, subject: str, verdict: str, reason: str, value: dict | None = None) -> dict:
@@ -88,29 +86,30 @@ def gpu_count(host: dict, smi_count: int | None, smi_error: str = "") -> dict:
     return check("gpu_count", "GPUs", OK, f"{smi_count} on the PCI bus and in nvidia-smi", value)
 
 
-def toolkits(plan: dict, found: dict[str, dict]) -> list[dict]:
-    """Each toolkit that the plan installs is there and its nvcc is of that version.
-
-    Args:
-        plan: the plan; ``cuda.install`` names the toolkits, ``cuda.path`` the one that builds.
-        found: by version ``{"path", "nvcc_version", "error"}`` as observed.
-    """
+def toolkits(plan: dict, host: dict) -> list[dict]:
+    """Each toolkit that the plan installs is on the host, complete, and its nvcc is of that version."""
     cuda = plan.get("cuda") or {}
     wanted = list(dict.fromkeys([*(cuda.get("install") or []), *([cuda["version"]] if cuda.get("version") else [])]))
     if not wanted:
         return [check("toolkit", "CUDA toolkit", NOT_RUN, "the plan has no CUDA toolkit")]
     checks = []
     for version in wanted:
-        seen = found.get(version)
         subject = f"CUDA {version}"
-        if seen is None:
+        there = [seen for seen in host.get("toolkits") or [] if seen.get("version") and versions.same_minor(seen["version"], version)]
+        # The one that the plan builds with, otherwise one that is complete.
+        there.sort(key=lambda seen: (seen.get("path") != cuda.get("path"), not seen.get("complete")))
+        if not there:
             checks.append(check("toolkit", subject, FAILED, "no toolkit of this version was found on the host"))
-        elif seen.get("error"):
-            checks.append(check("toolkit", subject, FAILED, f"{seen['path']}: {seen['error']}", seen))
-        elif not versions.same_minor(seen["nvcc_version"], version):
-            checks.append(check("toolkit", subject, FAILED, f"nvcc in {seen['path']} is {seen['nvcc_version']}, planned is {version}", seen))
+            continue
+        seen = there[0]
+        value = {key: seen.get(key) for key in ("path", "full_version", "nvcc_version", "complete", "missing")}
+        nvcc = seen.get("nvcc_version")
+        if not seen.get("complete"):
+            checks.append(check("toolkit", subject, FAILED, f"{seen['path']} is not complete: {', '.join(seen.get('missing') or ['nvcc'])}", value))
+        elif not nvcc or not versions.same_minor(nvcc, version):
+            checks.append(check("toolkit", subject, FAILED, f"nvcc in {seen['path']} is {nvcc or 'silent'}, planned is {version}", value))
         else:
-            checks.append(check("toolkit", subject, OK, f"nvcc {seen['nvcc_version']} in {seen['path']}", seen))
+            checks.append(check("toolkit", subject, OK, f"nvcc {nvcc} in {seen['path']}", value))
     return checks
 
 
@@ -167,45 +166,32 @@ def interpreter(plan: dict, identity: dict | None, error: str = "") -> dict:
     return check("interpreter", f"Python {found}", OK, "runs, as planned" if wanted else "runs", {"version": found})
 
 
-def packages(installed: dict[str, str] | None, locked: dict[str, str] | None, reason: str = "") -> dict:
-    """The environment holds exactly what its lock names."""
-    if installed is None:
-        return check("packages", "installed packages", FAILED, reason or "the packages of the environment could not be listed")
-    if locked is None:
-        return check("packages", "installed packages", NOT_RUN, reason or "the environment has no record of its lock")
-    missing = sorted(f"{name} {version}" for name, version in locked.items() if name not in installed)
-    changed = sorted(f"{name} {installed[name]} (lock: {version})" for name, version in locked.items() if name in installed and not same_version(installed[name], version))
-    extra = sorted(f"{name} {version}" for name, version in installed.items() if name not in locked and name not in UNLOCKED)
-    value = {"installed": len(installed), "locked": len(locked), "missing": missing, "changed": changed, "extra": extra}
-    parts = [f"{label}: {', '.join(names[:6])}{' …' if len(names) > 6 else ''}" for label, names in (("missing", missing), ("changed", changed), ("not in the lock", extra)) if names]
-    if parts:
-        return check("packages", "installed packages", FAILED, "; ".join(parts), value)
-    return check("packages", "installed packages", OK, f"{len(locked)} packages as locked", value)
+def packages(record: dict | None, drift: list[dict], sentences: list[str]) -> dict:
+    """The environment holds exactly what its lock names.
+
+    Args:
+        record: the environment's own record, None for one that the collection did not make.
+        drift: ``environments.find_drift``; ``sentences`` the same in words.
+    """
+    subject = "installed packages"
+    if record is None:
+        return check("packages", subject, NOT_RUN, "the environment has no record of its lock: it was not made by the role uv_venv")
+    locked = len(record.get("packages") or {})
+    if not locked:
+        return check("packages", subject, FAILED, "the environment's record names no packages")
+    if drift:
+        more = f"; and {len(sentences) - 6} more" if len(sentences) > 6 else ""
+        return check("packages", subject, FAILED, "; ".join(sentences[:6]) + more, {"locked": locked, "drift": drift})
+    return check("packages", subject, OK, f"{locked} packages as locked", {"locked": locked, "lock": record.get("lock")})
 
 
-def same_version(installed: str, locked: str) -> bool:
-    """Equal versions; a lock without a local part is content with any."""
-    if "+" not in locked:
-        installed = installed.partition("+")[0]
-    return installed.lower() == locked.lower()
-
-
-_PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
-_WHEEL = re.compile(r"^(?:([A-Za-z0-9][A-Za-z0-9._-]*)\s*@\s*)?(?:file:)?[^\s#]*?([A-Za-z0-9_.]+)-([^-/\s]+)(?:-\d[^-/\s]*)?-[^-/\s]+-[^-/\s]+-[^-/\s]+\.whl")
-
-
-def locked_packages(text: str) -> dict[str, str]:
-    """``{normalized name: version}`` of a lock in requirements format, wheels by path included; lines of another form are passed over."""
-    found = {}
-    for line in text.splitlines():
-        pinned = _PINNED.match(line)
-        if pinned:
-            found[normalize(pinned.group(1))] = pinned.group(2)
-            continue
-        wheel = _WHEEL.match(line)
-        if wheel:
-            found[normalize(wheel.group(1) or wheel.group(2))] = wheel.group(3).replace("%2B", "+")
-    return found
+def environment(path: str, link: str, resolved: str | None, in_use_expected: bool) -> dict:
+    """The link in use names a complete environment, the one that this run made if it made one."""
+    if resolved is None:
+        return check("environment", link, FAILED, "the link in use names no complete environment")
+    if in_use_expected and path and resolved != path:
+        return check("environment", link, FAILED, f"in use is {resolved}, this run made {path}")
+    return check("environment", link, OK, f"in use is {resolved}", {"path": resolved})
 
 
 def normalize(name: str) -> str:
@@ -351,3 +337,120 @@ def torch_error(checks: list[dict]) -> IronwheelError | None:
     names = {entry["name"] for entry in checks if entry["verdict"] == FAILED}
     error = "TorchMismatch" if "torch" in names else "TorchArchitectureMissing" if "torch_architectures" in names else "TorchFamilyMismatch"
     return IronwheelError("; ".join(wrong) + ".", error, TORCH_REMEDY)
+
+
+# Serving
+
+
+def service(unit: str, seen: dict[str, str] | None, reason: str = "") -> dict:
+    """A unit is active and enabled."""
+    if seen is None:
+        return check("service", unit, NOT_RUN, reason)
+    value = {key: seen.get(key) for key in ("ActiveState", "SubState", "UnitFileState", "NRestarts")}
+    if seen.get("ActiveState") != "active":
+        return check("service", unit, FAILED, f"is {seen.get('ActiveState')}/{seen.get('SubState')} (result {seen.get('Result')})", value)
+    if seen.get("UnitFileState") != "enabled":
+        return check("service", unit, FAILED, f"runs, but is {seen.get('UnitFileState') or 'not enabled'}: it will not start with the host", value)
+    return check("service", unit, OK, "active and enabled", value)
+
+
+def configuration(unit: str, on_disk: str | None, running: str | None) -> dict:
+    """The running process was started with the environment, model and files that are on disk (by their stamp)."""
+    if running is None:
+        return check("configuration", unit, NOT_RUN, "the environment of the running process cannot be read")
+    if on_disk != running:
+        return check("configuration", unit, FAILED, "the service runs with another configuration than the one on disk: restart it, or run the role vllm")
+    return check("configuration", unit, OK, "runs with the configuration on disk")
+
+
+def models(subject: str, wanted: str, status: int, answer) -> dict:
+    """``/v1/models`` lists the served model."""
+    listed = [entry.get("id") for entry in answer.get("data") or []] if isinstance(answer, dict) else []
+    if status != 200:
+        return check("models", subject, FAILED, f"/v1/models answers {status}: {brief(answer)}")
+    if wanted not in listed:
+        return check("models", subject, FAILED, f"serves {', '.join(map(str, listed)) or 'nothing'}, planned is {wanted}", {"models": listed})
+    return check("models", subject, OK, f"lists {wanted}", {"models": listed})
+
+
+def completion(subject: str, status: int, answer) -> dict:
+    """``/v1/completions`` answers with text and counts its tokens."""
+    if status != 200 or not isinstance(answer, dict):
+        return check("completion", subject, FAILED, f"/v1/completions answers {status}: {brief(answer)}")
+    choices = answer.get("choices") or [{}]
+    text = choices[0].get("text") if isinstance(choices[0], dict) else None
+    tokens = (answer.get("usage") or {}).get("completion_tokens")
+    value = {"completion_tokens": tokens, "characters": len(text) if isinstance(text, str) else 0}
+    if not isinstance(text, str) or not text:
+        return check("completion", subject, FAILED, f"the answer has no text: {brief(answer)}", value)
+    if not isinstance(tokens, int) or tokens < 1:
+        return check("completion", subject, FAILED, "the answer counts no completion tokens", value)
+    return check("completion", subject, OK, f"{tokens} tokens answered", value)
+
+
+def authentication(subject: str, key_set: bool, status: int | None, loopback: bool) -> dict:
+    """A request without the key is refused, where there is a key."""
+    if not key_set:
+        where = "listens on loopback only" if loopback else "listens beyond loopback, as vllm_allow_unauthenticated allows"
+        return check("authentication", subject, NOT_RUN, f"no API key is set; the server {where}")
+    if status != 401:
+        return check("authentication", subject, FAILED, f"a request without the API key is answered with {status} instead of 401")
+    return check("authentication", subject, OK, "a request without the API key is refused")
+
+
+def brief(answer) -> str:
+    """An HTTP answer in one short line."""
+    return " ".join(str(answer).split())[:300]
+
+
+# All hosts of a run
+
+COLUMNS = ["host", "GPUs", "driver", "torch", "vllm", "verdict", "report"]
+
+
+def missing_report(host: str) -> dict:
+    """The report of a host that gave none."""
+    reason = "the host failed before it was verified, or was not reached"
+    return report(host, [check("host", host, NOT_RUN, reason)], {}, None, {})
+
+
+def run_verdict(reports: dict[str, dict]) -> str:
+    """``ok`` if every host's is, ``failed`` if one failed, otherwise ``not_run``."""
+    verdicts = {entry["verdict"] for entry in reports.values()}
+    if FAILED in verdicts:
+        return FAILED
+    return OK if verdicts == {OK} else NOT_RUN
+
+
+def summary(reports: dict[str, dict], directory: str) -> dict:
+    """Verdict, table and reasons of a run, as ``verification_report`` returns them. The table fits 100 columns for hosts with names of up to 24."""
+    rows = []
+    reasons = {}
+    for host, entry in reports.items():
+        installed = entry.get("versions") or {}
+        gpus = installed.get("gpus") or []
+        rows.append(
+            [
+                host,
+                gpu_names(gpus),
+                installed.get("driver") or "-",
+                installed.get("torch") or "-",
+                installed.get("vllm") or "-",
+                entry["verdict"],
+                f"{directory}/{host}.json",
+            ]
+        )
+        if entry["verdict"] != OK:
+            reasons[host] = failures(entry["checks"]) or [f"{item['subject']}: {item['reason']}" for item in entry["checks"]]
+    return {"verdict": run_verdict(reports), "columns": COLUMNS, "rows": rows, "failures": reasons}
+
+
+def gpu_names(names: list[str]) -> str:
+    """``2x H200`` for two of a kind, ``3`` for several kinds, ``none``."""
+    if not names:
+        return "none"
+    kinds = {str(name or "unknown") for name in names}
+    if len(kinds) > 1:
+        return str(len(names))
+    kind = re.sub(r"^NVIDIA (GeForce )?", "", kinds.pop())
+    return f"{len(names)}x {kind}"[:24]

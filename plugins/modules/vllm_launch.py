@@ -89,6 +89,10 @@ options:
     description: Further environment variables of the server.
     type: dict
     default: {}
+  report_only:
+    description: Return what cannot work as RV(problem) instead of failing, for a verification of all that is there.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -122,6 +126,10 @@ directories:
   elements: dict
 demo_path:
   description: Folder of the demo model, empty if no instance serves it.
+  returned: success
+  type: str
+problem:
+  description: With O(report_only), what cannot work; otherwise empty.
   returned: success
   type: str
 warnings_found:
@@ -365,6 +373,7 @@ def launch(params: dict, check_mode: bool) -> dict:
         ],
         "demo_path": next((found["model_path"] for found in specifications if found["model"] == serving.DEMO), ""),
         "warnings_found": warnings,
+        "problem": "",
     }
 
 
@@ -386,13 +395,16 @@ def main() -> None:
             "compile_jobs": {"type": "int", "default": 0},
             "usage_stats": {"type": "bool", "default": False},
             "variables": {"type": "dict", "default": {}},
+            "report_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     try:
         result = launch(module.params, module.check_mode)
     except IronwheelError as exc:
-        module.fail_json(**exc.as_result())
+        if not module.params["report_only"]:
+            module.fail_json(**exc.as_result())
+        result = {"changed": False, "instances": [], "service": False, "user": "", "directories": [], "demo_path": "", "warnings_found": [], "problem": exc.message}
     for warning in result["warnings_found"]:
         module.warn(f"{warning['message']} {warning['remedy']}")
     module.exit_json(**result)
