@@ -29,11 +29,16 @@ _LIBRARY_FOLDERS = (
     "/usr/lib/wsl/lib",
 )
 _PACKAGE = re.compile(
-    r"(?:lib)?nvidia[-_]|cuda-drivers|cuda-compat|libcuda1$|libnvcuvid|linux-(?:modules|objects|signatures)-nvidia|xserver-xorg-video-nvidia"
+    r"(?:lib)?nvidia[-_]|cuda-drivers|libcuda1$|libnvcuvid|linux-(?:modules|objects|signatures)-nvidia|xserver-xorg-video-nvidia"
     r"|nvlink5|nvlsm$|kmod-nvidia|dnf-plugin-nvidia"
 )
 # Named like the driver, but no part of it.
 _OTHER_PACKAGE = re.compile(r"(?:lib)?nvidia-(?:container|cuda-|cudnn|nsight|visual-profiler|profiler|openmpi|nccl|ml-dev|vaapi|mlnx|peer)")
+# Packages that bring a kernel module or the user space; the others are settings, helpers and pins, which may be there without a driver.
+_CORE_PACKAGE = re.compile(
+    r"nvidia-driver(?!-(?:pinning|assistant|local))|nvidia-open|nvidia-(?:\w+-)?kernel-(?!common|support|source)|nvidia-(?:open-)?dkms|nvidia-headless|nvidia-compute"
+    r"|libnvidia-(?:compute|ml)|libcuda1$|cuda-drivers|kmod-nvidia|linux-modules-nvidia"
+)
 
 
 @dataclass
@@ -401,7 +406,7 @@ def read_driver(host: Host, system: dict, devices: list[dict], smi: Smi, gpu_cou
         container=system.get("container"),
         wsl=bool(system.get("wsl")),
         make_log=next((entry["make_log"] for entry in dkms if entry["make_log"]), None),
-        installed=bool(userspace or packages or dkms),
+        installed=bool(userspace or dkms or any(_CORE_PACKAGE.match(name) for name in packages)),
     )
     if smi.state == "hung":
         host.warn("NvidiaSmiTimeout", f"{smi.path} did not answer in time and was given up.", "Look for Xid messages in the kernel log; reboot the host.")

@@ -512,6 +512,28 @@ def test_driver_states(smi: host_gpu.Smi, more: dict, state: str, words: str) ->
     assert found == state and words in detail
 
 
+@pytest.mark.parametrize(
+    ("package", "listed", "state"),
+    [
+        ("nvidia-driver-580-open", True, "broken"),
+        ("nvidia-open-kernel-dkms", True, "broken"),
+        ("libnvidia-compute-580", True, "broken"),
+        # Helpers and pins are there before the driver is, and the toolkit's parts never are one.
+        ("nvidia-driver-pinning-580", True, "absent"),
+        ("nvidia-modprobe", True, "absent"),
+        ("nvidia-kernel-common", True, "absent"),
+        ("cuda-compat-13-0", False, "absent"),
+        ("nvidia-container-toolkit", False, "absent"),
+        ("nvidia-cuda-toolkit", False, "absent"),
+    ],
+)
+def test_which_packages_are_a_driver(tmp_path: Path, package: str, listed: bool, state: str) -> None:
+    fixture = plain(**{"/var/lib/dpkg/status": [f"Package: {package}", "Status: install ok installed", "Architecture: amd64", "Version: 1:580.95.05-1", ""]})
+    fixture["pci"] = [{"address": "0000:01:00.0", "device": "2335", "class": "0302"}]
+    driver = read(tmp_path, fixture)["driver"]
+    assert (package in driver["packages"], driver["state"]) == (listed, state)
+
+
 def test_nvidia_smi_is_not_run_without_a_module(tmp_path: Path) -> None:
     fixture = plain(**{"/usr/bin/nvidia-smi": "", "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05": ""})
     tools = Tools(fixture)
