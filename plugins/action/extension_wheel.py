@@ -82,7 +82,13 @@ class ActionModule(ActionBase):
 
     def present(self) -> dict[str, Any]:
         store = self.store()
-        probe = self.step("probed")
+        try:
+            probe = self.step("probed")
+        except StepFailed as exc:
+            # In check mode on a new host the environment is only announced, so nothing more can be known.
+            if self._task.check_mode and exc.result.get("error") == "EnvironmentMissing":
+                return self.predicted("unknown", {}, f"Would have {self.args['name']} {self.args['version']} for the new environment")
+            raise
         wanted = probe["fields"]
         if probe.get("present"):
             entry = probe["present"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
+import inspect
 import json
 import os
 import re
@@ -30,16 +30,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ansible_collections.ironwheel.gpu.plugins.module_utils import build_runner, nvcc_gate
 from ansible_collections.ironwheel.gpu.plugins.module_utils.environments import write_atomically
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.uv import Indexes, Uv
 
 # Every process of a build carries this in its environment, which is how leftovers of a dead build are known as ours.
 MARKER = "IRONWHEEL_BUILD"
-_PACKAGE = "ansible_collections.ironwheel.gpu.plugins.module_utils"
 _SDIST = re.compile(r"sdist\s*=\s*\{(?P<body>[^\n]*)\}")
 _URL = re.compile(r'\b(?P<kind>url|path)\s*=\s*"(?P<value>[^"]+)"')
 _HASH = re.compile(r'sha256\s*=\s*"([0-9a-f]{64})"')
@@ -203,19 +204,9 @@ def apply_fixes(folder: str, fixes: Iterable[Mapping[str, Any]]) -> None:
             write_atomically(path, text)
 
 
-def source_of(module: str) -> str:
-    """The text of one of our own files, out of the module's archive on the target."""
-    name = f"{_PACKAGE}.{module}"
-    spec = importlib.util.find_spec(name)
-    text = spec.loader.get_source(name) if spec is not None and spec.loader is not None else None
-    if not text:
-        raise IronwheelError(f"{module}.py did not come along with the module.", "InternalError", "Report this.")
-    return text
-
-
-def install_program(path: str, module: str, python: str) -> None:
+def install_program(path: str, program: ModuleType, python: str) -> None:
     """Put one of our single-file programs to a stable path, executable by itself."""
-    text = f"#!{python} -IS\n" + source_of(module)
+    text = f"#!{python} -IS\n" + inspect.getsource(program)
     with contextlib.suppress(OSError), open(path, encoding="utf-8") as stream:
         if stream.read() == text:
             return
@@ -378,9 +369,9 @@ def write_job(job: Job, base: Mapping[str, str], python: str) -> None:
     for name in ("result.json", "status.json", "memory.jsonl"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(job.folder, name))
-    install_program(os.path.join(job.folder, "runner.py"), "build_runner", python)
+    install_program(os.path.join(job.folder, "runner.py"), build_runner, python)
     if job.gated:
-        install_program(os.path.join(job.folder, "nvcc"), "nvcc_gate", python)
+        install_program(os.path.join(job.folder, "nvcc"), nvcc_gate, python)
     write_atomically(
         os.path.join(job.folder, "job.json"),
         json.dumps(

@@ -677,7 +677,8 @@ class Extension:
             f"Installing {os.path.basename(wheel)}",
             cwd=self.prefix,
         )
-        record = environments.read_record(self.environment) or {}
+        # An environment that somebody else made has no record of ours until now.
+        record = environments.read_record(self.environment) or {"schema": environments.SCHEMA, "adopted": True}
         others = [item for item in record.get("extensions") or [] if item.get("name") != self.package.name]
         mine = {
             "name": self.package.name,
