@@ -67,10 +67,30 @@ def applicability(host: dict, plan: dict | None) -> Applicability:
         )
     if not host.get("gpus"):
         return Applicability(False, "skipped", "No NVIDIA GPU on the PCI bus: no driver is installed.")
+    if driver.get("userspace_version") and driver.get("packages") == {} and managed:
+        return _runfile_driver(driver, plan or {})
     if not managed:
         reason = (plan or {}).get("reason") or "nvidia_driver_managed is false"
         return Applicability(False, "unmanaged", f"The driver of this host is not managed by this collection: {reason}")
     return Applicability(True, "", "")
+
+
+def _runfile_driver(found: dict, plan: dict) -> Applicability:
+    """A driver that no package owns (NVIDIA's runfile installer): left alone when it serves.
+
+    Raises:
+        IronwheelError: ``DriverNotFromPackages`` when another one is wanted; two drivers would overwrite each other's files.
+    """
+    have, wanted = found["userspace_version"], str(plan.get("wanted") or plan.get("branch") or "")
+    serves = wanted in (have, str(branch_of(have))) if wanted else not plan.get("floor") or versions.at_least(have, plan["floor"])
+    if serves and found.get("state") in ("ok", "reboot_required"):
+        return Applicability(False, "unmanaged", f"The driver {have} was not installed from packages; it serves and is left alone.")
+    raise IronwheelError(
+        f"The driver {have} was not installed from packages, and the plan wants {wanted or 'at least ' + str(plan.get('floor'))}: packages would overwrite its "
+        "files.",
+        "DriverNotFromPackages",
+        "Remove it with nvidia-uninstall and run the role again, or set nvidia_driver_managed to false.",
+    )
 
 
 # --- versions and package names ------------------------------------------------------------------------------------------------------------------------------
@@ -271,7 +291,7 @@ def choose(request: Request, available: dict[str, list[str]], branches: list[int
     )
     if installed and not rejected(installed) and (not request.upgrade or request.version):
         names = options.get(installed) or names_for(request, branch_of(installed))
-        return Choice(installed, names, f"{installed} is installed and serves {wanted}", trace)
+        return Choice(installed, names, f"{installed}: it is installed and serves {wanted}", trace)
     good = [version for version in options if not rejected(version)]
     if not good:
         offered = ", ".join(sorted(options, key=versions.parse, reverse=True)) or "none"
@@ -282,7 +302,8 @@ def choose(request: Request, available: dict[str, list[str]], branches: list[int
         )
     lowest = min(branch_of(version) for version in good) if not request.upgrade else max(branch_of(version) for version in good)
     best = max((version for version in good if branch_of(version) == lowest), key=versions.parse)
-    return Choice(best, options[best], f"{best} is the newest in branch {lowest}, which serves {wanted}", trace)
+    reason = "nvidia_driver_version names it" if request.version else f"it is the newest in branch {lowest}, which serves {wanted}"
+    return Choice(best, options[best], f"{best}: {reason}", trace)
 
 
 # Packages of the driver, whatever they are called: those of them that have the driver's version move together.
@@ -645,7 +666,7 @@ def decide_reboot(required: str, allowed: bool, connection: str) -> dict:
         connection: name of Ansible's connection plugin.
     """
     if not required:
-        return {"reboot": False, "reboot_required": False, "reason": "The wanted kernel module is in use; no reboot."}
+        return {"reboot": False, "reboot_required": False, "reason": "No reboot is needed."}
     text = required[0].upper() + required[1:]
     if connection.rsplit(".", 1)[-1] not in _REBOOTABLE:
         return {
@@ -776,7 +797,7 @@ def outcome(done: dict, allowed: bool, connection: str, rebooted: bool) -> dict:
             **{key: value for key, value in done.get("driver", {}).items() if key in _EMPTY_RESULT},
             "version": done.get("version", ""),
             "state": state,
-            "reason": f"{decision['reason']} {done.get('driver', {}).get('reason', '')}".strip(),
+            "reason": f"{decision['reason']} {done['driver'].get('reason', '')}".strip() if done.get("driver") else "Known once the repository is there.",
             "reboot_required": decision["reboot_required"],
             "rebooted": rebooted,
             "changed": bool(done.get("changed")) or rebooted,

@@ -280,11 +280,10 @@ class Converge:
         built = ""
         for name in ([known["module"]] if known else []) + ["nvidia", "nvidia-current"]:
             built = built or self.module_info(name, "version")
-        container = os.path.exists("/run/.containerenv") or os.path.exists("/.dockerenv")
         reason = ""
         if running != self.request.kernel:
             reason = f"the module is for the kernel {self.request.kernel}, and {running} runs here"
-        elif container:
+        elif self.facts["os"].get("container"):
             reason = "a container cannot load kernel modules"
         smi = host_gpu.query_smi(self.host)
         fabric = next((driver.upstream(self.installed[name]) for name in sorted(self.installed) if re.fullmatch(r"nvidia-fabricmanager(-\d+)?", name)), "")
