@@ -36,6 +36,7 @@ class Option:
 # Prefixes of this collection. A variable that begins with one and that nobody knows is taken for a mistyped one.
 PREFIXES = (
     "nvidia_driver_",
+    "nvidia_repository_",
     "cuda_toolkit_",
     "uv_venv_",
     "torch_",
@@ -177,6 +178,15 @@ OPTIONS: tuple[Option, ...] = (
         "auto",
         "Where toolkits come from: NVIDIA's package repository, its runfile, or wheels on PyPI (CUDA 13 only).",
         choices=("auto", "repository", "runfile", "wheels"),
+    ),
+    Option("cuda_toolkit_prefix", "str", "", "Folder of toolkits that do not come as packages. Empty: C(toolkits) below O(uv_venv_prefix).", rule="path"),
+    Option("cuda_toolkit_enforce_limits", "bool", True, "Whether a toolkit that would not serve on the host (glibc, gcc, GPUs, driver) is an error."),
+    Option(
+        "nvidia_repository_url",
+        "str",
+        "",
+        "NVIDIA's package repository for this host, or a mirror of it. Empty: the one for the distribution.",
+        rule="url_or_empty",
     ),
     Option("cuda_toolkit_allow_same_major", "bool", False, "Whether a toolkit of another minor may build extensions for torch."),
     # Driver

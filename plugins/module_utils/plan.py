@@ -16,9 +16,10 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils import cuda as cuda_
 from ansible_collections.ironwheel.gpu.plugins.module_utils import plan_extensions, plan_host, plan_stack, serving, torch_abi, versions
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.plan_notes import Notes
-from ansible_collections.ironwheel.gpu.plugins.module_utils.plan_stack import Situation, Variant
+from ansible_collections.ironwheel.gpu.plugins.module_utils.plan_stack import Situation
 from ansible_collections.ironwheel.gpu.plugins.module_utils.request import Request, requirement_name
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.torch_releases import TORCH_FAMILY
+from ansible_collections.ironwheel.gpu.plugins.module_utils.torch_abi import Variant
 
 SCHEMA = 1
 # Distributions that the plan itself decides, with the variable to use instead.
@@ -71,7 +72,7 @@ def make_plan(
     plan_host.check_system(host, request, notes)
     managed = plan_host.manage_driver(host, request, notes)
     profile = plan_host.decide_profile(host, request, managed, notes)
-    capabilities = plan_host.gpu_capabilities(host, managed, notes) if profile == "gpu" else []
+    capabilities = plan_host.gpu_capabilities(host, notes) if profile == "gpu" else []
     wanted, building = _wanted_extensions(request, profile, capabilities, notes)
     situation = Situation(host, request, profile, managed, tuple(capabilities), tuple(building if wanted else ()))
     stack = plan_stack.decide_stack(situation, notes)
@@ -79,12 +80,7 @@ def make_plan(
     cuda = cuda_rules.variant_cuda(torch.local) if torch else None
     python = plan_stack.decide_python(situation, stack["specifiers"], prefix, notes)
     driver = plan_host.decide_driver(host, request, profile, managed, cuda, notes)
-    toolkits = compiler = None
-    if cuda:
-        toolkits = plan_host.decide_toolkits(host, request, cuda, torch.version, bool(wanted), building, prefix, notes)
-    if wanted and torch and cuda:
-        compiler = plan_host.decide_compiler(host, (toolkits or {}).get("version") or cuda, torch.version, notes)
-    extensions = _extensions(wanted, building, situation, torch, cuda, python, toolkits, compiler, store, history, notes)
+    extensions, toolkits = _extensions(wanted, building, situation, torch, python, prefix, store, history, notes)
     plan: dict[str, Any] = {
         "schema": SCHEMA,
         "host": name,
@@ -124,30 +120,35 @@ def _wanted_extensions(request: Request, profile: str, capabilities: Sequence[st
     return plan_extensions.supported(wanted, building, notes), building
 
 
-def _extensions(wanted, building, situation, torch, cuda, python, toolkits, compiler, store, history, notes) -> list[dict[str, Any]]:
-    if not wanted:
-        return []
-    if torch is None or cuda is None:
+def _extensions(wanted, building, situation, torch, python, prefix, store, history, notes) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The extensions, and the toolkit that builds those for which no wheel is there."""
+    host, request = situation.host, situation.request
+    cuda = cuda_rules.variant_cuda(torch.local) if torch else None
+    if wanted and cuda is None:
         notes.error(
             "TorchUnknown",
             f"{wanted[0].package.name} is built for one exact torch, and which one that is, is not known before the lock is solved.",
             "Set torch_version to the release that vLLM pins.",
         )
-        return []
-    host = situation.host
-    build = plan_extensions.Build(
-        torch=torch.full,
-        cuda=cuda,
-        cxx11_abi=torch_abi.cxx11_abi(torch.version, torch.local),
-        python=versions.minor(python["version"]),
-        machine=situation.machine,
-        glibc=situation.glibc,
-        toolkit=toolkits,
-        compiler=compiler,
-        usable_mib=host["memory"]["usable_mib"],
-        usable_cores=host["cpu"]["usable"],
-    )
-    return [plan_extensions.decide_extension(item, building, build, situation.request, store, history, notes) for item in wanted]
+        wanted = []
+    target = None
+    if wanted:
+        target = plan_extensions.Target(
+            torch=torch.full,
+            cuda=cuda,
+            cxx11_abi=torch_abi.cxx11_abi(torch.version, torch.local),
+            python=versions.minor(python["version"]),
+            machine=situation.machine,
+            glibc=situation.glibc,
+            capabilities=tuple(building),
+        )
+    chosen = [plan_extensions.choose_source(item, target, request, store, notes) for item in wanted]
+    compiling = building if any(item["source"] == "build" for item in chosen) else ()
+    toolkits = plan_host.decide_toolkits(host, request, torch, compiling, prefix, notes)
+    compiler = plan_host.decide_compiler(host, (toolkits or {}).get("version") or cuda, torch.version, notes) if compiling else None
+    for item, extension in zip(wanted, chosen):
+        plan_extensions.plan_build(item, extension, target, toolkits, compiler, host, request, history, notes)
+    return chosen, toolkits
 
 
 def _torch(torch: Variant | None, stack: Mapping[str, Any], request: Request) -> dict[str, Any] | None:
@@ -235,13 +236,13 @@ def _vllm(stack: Mapping[str, Any], situation: Situation, notes: Notes) -> dict[
     if not chosen:
         return None
     instances = [_instance(situation, notes)]
-    return {"package": chosen["package"], "version": chosen["version"], "module": plan_stack.SERVER_MODULE, "instances": instances}
+    return {"package": chosen["package"], "version": chosen["version"], "module": serving.SERVER_MODULE, "instances": instances}
 
 
 def _instance(situation: Situation, notes: Notes) -> dict[str, Any]:
     """The one server of a host: as many equal GPUs as it may use, checked before anything is installed."""
     request = situation.request
-    gpus = [gpu for gpu in plan_host.nvidia_gpus(situation.host) if gpu.get("usable", True) or situation.managed] if situation.profile == "gpu" else []
+    gpus = plan_host.working_gpus(situation.host) if situation.profile == "gpu" else []
     group = _largest_equal_group(gpus)
     size = request["vllm_tensor_parallel_size"]
     if size == 0:
@@ -257,7 +258,7 @@ def _instance(situation: Situation, notes: Notes) -> dict[str, Any]:
         "gpu_memory_utilization": request["vllm_gpu_memory_utilization"] if situation.profile == "gpu" else None,
         "extra_args": list(request["vllm_extra_args"]),
         # Named only where the host has others too: the first ones are the default.
-        "gpus": [str(gpu.get("uuid") or gpu.get("pci_address")) for gpu in group[:size]] if len(group) < len(gpus) and size <= len(group) else [],
+        "gpus": [_gpu_name(gpu) for gpu in group[:size]] if len(group) < len(gpus) and size <= len(group) else [],
     }
     try:
         instance = serving.read_instance(raw)
@@ -271,6 +272,11 @@ def _instance(situation: Situation, notes: Notes) -> dict[str, Any]:
     except IronwheelError as error:
         notes.fail(error)
     return raw
+
+
+def _gpu_name(gpu: Mapping[str, Any]) -> str:
+    """What names a GPU best: its UUID, its PCI address, its index."""
+    return str(next(gpu[key] for key in ("uuid", "pci_address", "index") if gpu.get(key) is not None))
 
 
 def _largest_equal_group(gpus: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -365,7 +371,7 @@ def _steps(plan: Mapping[str, Any]) -> list[str]:
     cuda = plan["cuda"]
     if cuda and cuda["install"]:
         beside = f" beside {', '.join(cuda['keep'])}" if cuda["keep"] else ""
-        steps.append(f"install CUDA toolkit {', '.join(cuda['install'])} from {cuda['source']}{beside}")
+        steps.append(f"install CUDA toolkit {', '.join(f'{version} ({source})' for version, source in cuda['sources'].items())}{beside}")
     python = plan["python"]
     steps.append(f"use Python {python['version']}" + (f" at {python['path']}" if python["path"] else ", brought by uv"))
     steps.append(f"lock {', '.join(plan['packages']) or 'no packages'}")

@@ -33,8 +33,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Build:
-    """What all extensions of a host are built with. ``cuda`` is torch's, ``toolkit`` the plan's ``cuda``, ``compiler`` the chosen g++ or None."""
+class Target:
+    """What the extensions of a host are for. ``torch`` is the full version, ``cuda`` torch's, ``capabilities`` those of the GPUs to serve."""
 
     torch: str
     cuda: str
@@ -42,10 +42,7 @@ class Build:
     python: str
     machine: str
     glibc: str | None
-    toolkit: Mapping[str, Any] | None
-    compiler: Mapping[str, str] | None
-    usable_mib: int
-    usable_cores: int
+    capabilities: tuple[str, ...]
 
 
 def wanted_extensions(request: Request, notes: Notes) -> list[Wanted]:
@@ -78,7 +75,7 @@ def build_capabilities(request: Request, gpu_capabilities: Sequence[str], notes:
         if cuda_rules.code_for(asked, capability) is None:
             notes.error(
                 "ArchNotInBinary",
-                f"flash_attn_architectures is {', '.join(asked)}, but the host has a GPU of compute capability {capability}, which code for these does not run on.",
+                f"flash_attn_architectures is {', '.join(asked)}, whose code does not run on the host's GPU of compute capability {capability}.",
                 f"Add {capability} to flash_attn_architectures, or leave it empty.",
             )
     return sorted(set(asked or gpu_capabilities), key=cuda_rules.capability_key)
@@ -105,39 +102,35 @@ def supported(wanted: Sequence[Wanted], capabilities: Sequence[str], notes: Note
     return kept
 
 
-def decide_extension(
-    item: Wanted,
-    capabilities: Sequence[str],
-    build: Build,
-    request: Request,
-    store: Sequence[Mapping[str, Any]],
-    history: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-    notes: Notes,
-) -> dict[str, Any]:
-    """Where one extension's wheel comes from, and how it would be built."""
+def choose_source(item: Wanted, target: Target, request: Request, store: Sequence[Mapping[str, Any]], notes: Notes) -> dict[str, Any]:
+    """Where one extension's wheel comes from: the store, a listed prebuilt one, or a build."""
     package = item.package
     subject = f"{package.name} {item.version}"
-    architectures = package.compiled(capabilities, item.version)
-    fixes = package.fixes_for(item.version, build.torch)
+    architectures = package.compiled(target.capabilities, item.version)
+    fixes = package.fixes_for(item.version, target.torch)
     fields = torch_abi.fingerprint_fields(
         package=package.name,
         version=item.version,
         source_sha256=item.sha256,
         fixes=[fix.name for fix in fixes],
-        torch=build.torch,
+        torch=target.torch,
         torch_git=None,
-        cuda=build.cuda,
-        abi=build.cxx11_abi,
-        python=build.python,
-        machine=build.machine,
-        glibc=build.glibc,
+        cuda=target.cuda,
+        abi=target.cxx11_abi,
+        python=target.python,
+        machine=target.machine,
+        glibc=target.glibc,
         architectures=architectures,
     )
-    decision: dict[str, Any] = {
+    wheel = _from_store(subject, fields, store, notes) or _from_prebuilt(subject, item, target, request, notes)
+    _explain_publisher(subject, item, target, notes)
+    for fix in fixes:
+        notes.accept(f"{subject} fix", fix.name, fix.reason)
+    return {
         "name": package.name,
         "version": item.version,
         "module": package.module,
-        "source": "build",
+        "source": wheel.pop("source") if wheel else "build",
         "fingerprint": torch_abi.fingerprint(fields),
         "fingerprint_fields": fields,
         "architectures": architectures,
@@ -149,30 +142,75 @@ def decide_extension(
         "explanation": [],
         "fixes": [fix.as_dict() for fix in fixes],
         "env": {},
-        "wheel": None,
+        "wheel": wheel,
     }
-    wheel = _from_store(subject, fields, store, notes) or _from_prebuilt(subject, item, build, request, notes)
-    if wheel:
-        decision.update(source=wheel.pop("source"), wheel=wheel)
-    _explain_publisher(subject, item, build, notes)
+
+
+def plan_build(
+    item: Wanted,
+    extension: dict[str, Any],
+    target: Target,
+    toolkit: Mapping[str, Any] | None,
+    compiler: Mapping[str, str] | None,
+    host: Mapping[str, Any],
+    request: Request,
+    history: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    notes: Notes,
+) -> None:
+    """Fill in how one extension would be built. A wheel that is there needs no memory for a build, but the numbers are said where they can be."""
+    package = item.package
+    subject = f"{package.name} {item.version}"
+    building = extension["source"] == "build"
+    fixed = None if package.thread_variable else package.fixed_threads
     try:
-        decision.update(_how_to_build(item, capabilities, build, request, _rows(history, package.name)))
+        choice = build_memory.choose_jobs(
+            memory_class=package.memory_class,
+            units=package.units(item.version),
+            architectures=len(package.planned_architectures(target.capabilities, item.version)),
+            usable_mib=host["memory"]["usable_mib"],
+            usable_cores=host["cpu"]["usable"],
+            nvcc_threads=request["flash_attn_nvcc_threads"] or fixed,
+            max_jobs=request["flash_attn_jobs"] or None,
+            history=_rows(history, package.name),
+        )
     except IronwheelError as error:
-        # A wheel that is there needs no memory for a build.
-        if not wheel:
+        if building:
             notes.reject(subject, "build", error.message, error.error)
             notes.fail(error)
-        return decision
-    if wheel:
+        return
+    explanation = choice.explanation
+    extension.update(
+        jobs=choice.jobs,
+        nvcc_threads=choice.nvcc_threads,
+        predicted_peak_mib=choice.predicted_peak_mib,
+        predicted_s=choice.predicted_s,
+        limited_by=choice.limited_by,
+        explanation=[explanation] if isinstance(explanation, str) else list(explanation),
+        env=_environment(item, target, toolkit, compiler, choice),
+    )
+    if not building:
         notes.reject(subject, "build", "a wheel that serves is there")
-    else:
-        reason = f"no wheel in the store or among the listed ones serves torch {build.torch}"
-        if package.force_build:
-            reason += f"; {', '.join(f'{name}={value}' for name, value in package.force_build.items())} keeps setup.py from downloading one"
-        notes.accept(subject, "build", reason)
-    for fix in fixes:
-        notes.accept(f"{subject} fix", fix.name, fix.reason)
-    return decision
+        return
+    reason = f"no wheel in the store or among the listed ones serves torch {target.torch}"
+    if package.force_build:
+        reason += f"; {', '.join(f'{name}={value}' for name, value in package.force_build.items())} keeps setup.py from downloading one"
+    notes.accept(subject, "build", reason)
+
+
+def _environment(
+    item: Wanted, target: Target, toolkit: Mapping[str, Any] | None, compiler: Mapping[str, str] | None, choice: build_memory.JobChoice
+) -> dict[str, str]:
+    """Environment of the build. Nothing of it is ever set for the host as a whole."""
+    package = item.package
+    env = {**package.force_build, **package.arch_env(target.capabilities, item.version), **package.jobs_env(choice.jobs, choice.nvcc_threads)}
+    # Read by torch itself where the package adds no -gencode of its own; harmless elsewhere.
+    env.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(package.compiled(target.capabilities, item.version)))
+    if toolkit and toolkit.get("path"):
+        env["CUDA_HOME"] = toolkit["path"]
+    if compiler and compiler["path"] != "g++":
+        env["CXX"] = compiler["path"]
+        env["CC"] = _c_compiler(compiler["path"])
+    return env
 
 
 def _from_store(subject: str, fields: Mapping[str, Any], store: Sequence[Mapping[str, Any]], notes: Notes) -> dict[str, Any] | None:
@@ -186,8 +224,8 @@ def _from_store(subject: str, fields: Mapping[str, Any], store: Sequence[Mapping
     return None
 
 
-def _from_prebuilt(subject: str, item: Wanted, build: Build, request: Request, notes: Notes) -> dict[str, Any] | None:
-    target = wheels.Target(item.package.name, item.version, build.torch, build.cuda, build.cxx11_abi, versions.minor(build.python), build.machine, build.glibc)
+def _from_prebuilt(subject: str, item: Wanted, target: Target, request: Request, notes: Notes) -> dict[str, Any] | None:
+    wanted = wheels.Target(item.package.name, item.version, target.torch, target.cuda, target.cxx11_abi, target.python, target.machine, target.glibc)
     for entry in request["flash_attn_prebuilt"]:
         place = str(entry.get("name") or entry.get("url") or entry.get("path"))
         try:
@@ -197,7 +235,7 @@ def _from_prebuilt(subject: str, item: Wanted, build: Build, request: Request, n
             continue
         if wheel.name != item.package.name:
             continue
-        reasons = wheels.judge(wheel, target)
+        reasons = wheels.judge(wheel, wanted)
         if reasons:
             notes.reject(subject, f"prebuilt: {wheel.filename}", "; ".join(reasons), "WheelMismatch")
             continue
@@ -206,16 +244,16 @@ def _from_prebuilt(subject: str, item: Wanted, build: Build, request: Request, n
     return None
 
 
-def _explain_publisher(subject: str, item: Wanted, build: Build, notes: Notes) -> None:
+def _explain_publisher(subject: str, item: Wanted, target: Target, notes: Notes) -> None:
     """Say why the publisher's own wheels are not taken: mostly there is none for this torch."""
     known = FLASH_ATTN_RELEASES.get(item.version) if item.package.name == "flash-attn" else None
     if known is None:
         return
-    torch, candidate = versions.minor(build.torch), "publisher's wheel"
-    if torch not in known["wheel_torch"] or versions.major(build.cuda) != 12:
+    torch, candidate = versions.minor(target.torch), "publisher's wheel"
+    if torch not in known["wheel_torch"] or versions.major(target.cuda) != 12:
         last = f"the last is for torch {known['wheel_torch'][-1]} with CUDA 12" if known["wheel_torch"] else "there are none at all"
         notes.reject(
-            subject, candidate, f"the makers published none of {item.version} for torch {torch} with CUDA {versions.major(build.cuda)}; {last}", "NoWheel"
+            subject, candidate, f"the makers published none of {item.version} for torch {torch} with CUDA {versions.major(target.cuda)}; {last}", "NoWheel"
         )
     else:
         notes.reject(subject, candidate, "not listed in flash_attn_prebuilt with its sha256", "NotListed")
@@ -225,39 +263,6 @@ def _rows(history: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, name:
     """Cost rows of one package: ``history`` is ``{package: rows}``, or the rows of one package."""
     rows = history.get(name) if isinstance(history, Mapping) else history
     return list(rows) if rows else None
-
-
-def _how_to_build(item: Wanted, capabilities: Sequence[str], build: Build, request: Request, history: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    package = item.package
-    fixed = None if package.thread_variable else package.fixed_threads
-    choice = build_memory.choose_jobs(
-        memory_class=package.memory_class,
-        units=package.units(item.version),
-        architectures=len(package.planned_architectures(capabilities, item.version)),
-        usable_mib=build.usable_mib,
-        usable_cores=build.usable_cores,
-        nvcc_threads=request["flash_attn_nvcc_threads"] or fixed,
-        max_jobs=request["flash_attn_jobs"] or None,
-        history=history,
-    )
-    env = {**package.force_build, **package.arch_env(capabilities, item.version), **package.jobs_env(choice.jobs, choice.nvcc_threads)}
-    # Read by torch itself where the package adds no -gencode of its own; harmless elsewhere.
-    env.setdefault("TORCH_CUDA_ARCH_LIST", ";".join(package.compiled(capabilities, item.version)))
-    if build.toolkit and build.toolkit.get("path"):
-        env["CUDA_HOME"] = build.toolkit["path"]
-    if build.compiler and build.compiler["path"] != "g++":
-        env["CXX"] = build.compiler["path"]
-        env["CC"] = _c_compiler(build.compiler["path"])
-    explanation = choice.explanation
-    return {
-        "jobs": choice.jobs,
-        "nvcc_threads": choice.nvcc_threads,
-        "predicted_peak_mib": choice.predicted_peak_mib,
-        "predicted_s": choice.predicted_s,
-        "limited_by": choice.limited_by,
-        "explanation": [explanation] if isinstance(explanation, str) else list(explanation),
-        "env": env,
-    }
 
 
 def _c_compiler(cxx: str) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 
 from ansible_collections.ironwheel.gpu.plugins.module_utils import cuda as cuda_rules
 from ansible_collections.ironwheel.gpu.plugins.module_utils import gpus as gpu_names
-from ansible_collections.ironwheel.gpu.plugins.module_utils import versions
+from ansible_collections.ironwheel.gpu.plugins.module_utils import toolkit_install, toolkit_wheels, versions
+from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.plan_notes import Notes
 from ansible_collections.ironwheel.gpu.plugins.module_utils.request import Request
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables import drivers
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.cuda_toolkits import CUDA_TOOLKITS
+from ansible_collections.ironwheel.gpu.plugins.module_utils.torch_abi import Variant
 
 NVIDIA = "10de"
 MACHINES = ("x86_64", "aarch64")
@@ -63,6 +65,14 @@ def check_system(host: Mapping[str, Any], request: Request, notes: Notes) -> Non
 def nvidia_gpus(host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The NVIDIA GPUs of the host facts, in their order."""
     return [gpu for gpu in host.get("gpus") or [] if gpu.get("vendor_id", NVIDIA) == NVIDIA]
+
+
+def working_gpus(host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The GPUs that will work: all of them while the driver is still to come, otherwise those that the driver did not lose."""
+    gpus = nvidia_gpus(host)
+    if host["driver"].get("state") == "ok" and any(gpu.get("usable", True) for gpu in gpus):
+        return [gpu for gpu in gpus if gpu.get("usable", True)]
+    return [{**gpu, "usable": True} for gpu in gpus]
 
 
 def installed_driver(host: Mapping[str, Any]) -> str | None:
@@ -151,24 +161,22 @@ def decide_profile(host: Mapping[str, Any], request: Request, managed: bool, not
     notes.accept(subject, "cpu", "nothing else can run here")
     notes.warn(
         "GpuNotUsable",
-        f"The host has {len(gpus)} NVIDIA GPU{'s' if len(gpus) > 1 else ''} but no driver ({detail}), and nvidia_driver_managed does not allow to install one: CPU profile.",
+        f"The host has {len(gpus)} NVIDIA GPU{'s' if len(gpus) > 1 else ''} but no driver ({detail}), and it is not ours to install: CPU profile.",
         "Install a driver, pass the devices into the container, or run as root with nvidia_driver_managed: true.",
     )
     return "cpu"
 
 
-def gpu_capabilities(host: Mapping[str, Any], managed: bool, notes: Notes) -> list[str]:
+def gpu_capabilities(host: Mapping[str, Any], notes: Notes) -> list[str]:
     """Compute capabilities of the GPUs that count, sorted, each once. GPUs that the driver lost do not count, unless the driver is still to come."""
-    gpus = nvidia_gpus(host)
-    working = [gpu for gpu in gpus if gpu.get("usable", True)]
-    if gpus and len(working) < len(gpus) and host["driver"].get("state") == "ok":
-        lost = [str(gpu.get("pci_address") or gpu.get("index")) for gpu in gpus if not gpu.get("usable", True)]
+    lost = [str(gpu.get("pci_address") or gpu.get("index")) for gpu in nvidia_gpus(host) if not gpu.get("usable", True)]
+    if lost and host["driver"].get("state") == "ok":
         notes.warn(
             "GpuLost",
-            f"{len(lost)} of {len(gpus)} GPUs cannot be used by the driver: {', '.join(lost)}.",
+            f"{len(lost)} of {len(nvidia_gpus(host))} GPUs cannot be used by the driver: {', '.join(lost)}.",
             "Look into the kernel log; a reset or a reboot may help.",
         )
-    counted = working if working and host["driver"].get("state") == "ok" else gpus
+    counted = working_gpus(host)
     unknown = [str(gpu.get("name") or gpu.get("pci_address")) for gpu in counted if not gpu.get("compute_capability")]
     if unknown:
         notes.warn(
@@ -246,7 +254,8 @@ def decide_driver(host: Mapping[str, Any], request: Request, profile: str, manag
         return _after_half_upgrade(decision, facts, request, profile, managed, notes)
     if not managed:
         decision.update(wanted=current, branch=branch_of(current) if current else None, reason="not managed by us")
-        if cuda and current and floor and not versions.at_least(current, floor):
+        said = any(entry["error"] == "DriverTooOld" for entry in notes.errors)
+        if cuda and current and floor and not said and not versions.at_least(current, floor):
             notes.error(
                 "DriverTooOld",
                 f"driver is {current}, but the GPUs and CUDA {cuda} need {floor} or newer, and nvidia_driver_managed does not allow to upgrade it.",
@@ -296,7 +305,7 @@ def _decide_flavour(host: Mapping[str, Any], request: Request, managed: bool, gp
     if limits["open"] and limits["proprietary"]:
         notes.error(
             "MixedKernelModules",
-            f"{', '.join(limits['open'])} run only with the open kernel module, {', '.join(limits['proprietary'])} only with the proprietary one: no driver serves both.",
+            f"{', '.join(limits['open'])} need the open kernel module, {', '.join(limits['proprietary'])} the proprietary one: no driver serves both.",
             "Move one kind of GPU to another host.",
         )
         return None
@@ -423,88 +432,110 @@ def _warn_of_ptx(cuda: str | None, driver: str | None, notes: Notes) -> None:
     if cuda and driver and not driver.isdigit() and not cuda_rules.loads_ptx(cuda, driver):
         notes.warn(
             "PtxNotLoadable",
-            f"Driver {driver} is older than the one of CUDA {cuda} ({cuda_rules.toolkit(cuda)['driver']}): it runs machine code, but cannot load PTX made by this toolkit.",
+            f"Driver {driver} is older than that of CUDA {cuda} ({cuda_rules.toolkit(cuda)['driver']}): it runs machine code, but cannot load PTX made by it.",
             "Upgrade the driver if a program stops with cudaErrorUnsupportedPtxVersion.",
         )
 
 
 def decide_toolkits(
-    host: Mapping[str, Any], request: Request, cuda: str, torch_version: str | None, building: bool, capabilities: Sequence[str], prefix: str, notes: Notes
+    host: Mapping[str, Any], request: Request, torch: Variant | None, building: Sequence[str], prefix: str, notes: Notes
 ) -> dict[str, Any] | None:
-    """The toolkit that builds for this torch, and what the host gets. ``cuda`` is that of the chosen torch. None when no toolkit is asked for."""
-    if not request["cuda_toolkit_enabled"] and not building and not request["cuda_toolkit_versions"]:
+    """The toolkit that builds for this torch, and what the host gets.
+
+    ``building`` lists the capabilities that extensions are compiled for, empty when nothing is compiled. None when no toolkit is asked for.
+    """
+    cuda = cuda_rules.variant_cuda(torch.local) if torch else None
+    needed = cuda if building or request["cuda_toolkit_enabled"] else None
+    if needed is None and not request["cuda_toolkit_versions"]:
         return None
-    subject = "cuda toolkit"
     installed = host.get("toolkits") or []
-    chosen, trace = cuda_rules.choose_toolkit(installed, cuda, request["cuda_toolkit_allow_same_major"])
-    notes.extend(subject, trace)
+    chosen = None
+    if needed:
+        chosen, trace = cuda_rules.choose_toolkit(installed, needed, request["cuda_toolkit_allow_same_major"])
+        notes.extend("cuda toolkit", trace)
     complete = {versions.minor(item["version"]) for item in installed if item.get("version") and item.get("complete", True)}
-    wanted = list(request["cuda_toolkit_versions"])
-    if chosen is None and (building or request["cuda_toolkit_enabled"]) and not any(versions.same_minor(item, cuda) for item in wanted):
-        wanted.insert(0, cuda)
-    install = [item for index, item in enumerate(wanted) if versions.minor(item) not in complete and item not in wanted[:index]]
-    source = _toolkit_source(host, request, install, notes) if install else None
-    version = chosen["version"] if chosen else next((item for item in wanted if versions.same_minor(item, cuda)), None)
-    reason = f"torch is built with CUDA {cuda}"
-    if chosen is None and version:
-        notes.accept(subject, version, f"{reason}; to be installed from {source}")
-    path = chosen["path"] if chosen else _toolkit_path(version, source, prefix) if version else None
-    decision = {"version": version, "install": install, "keep": sorted(complete, key=versions.parse), "path": path, "source": source, "reason": reason}
-    if version is None:
-        return decision
-    fault = cuda_rules.glibc_fault(version, host["os"].get("glibc"))
-    if fault:
-        notes.reject(subject, version, fault, "ToolkitGlibc")
-        if building:
-            notes.error(
-                "ToolkitGlibc",
-                f"{fault}, so that no extension can be built for torch {torch_version} here.",
-                "Choose a torch for a newer CUDA, or take a wheel built on another host.",
-            )
+    wanted = [item for item in request["cuda_toolkit_versions"] if request["cuda_toolkit_enabled"]]
+    sources: dict[str, str] = {}
+    for version in dict.fromkeys([*([needed] if needed and chosen is None else []), *wanted]):
+        if version not in complete:
+            source = _toolkit_to_install(version, host, request, bool(building) and version == needed, version in wanted, notes)
+            if source:
+                sources[version] = source
+    version, path = None, None
+    if chosen is not None:
+        version, path = chosen["version"], chosen["path"]
+    elif needed in sources:
+        version = needed
+        folder = toolkit_install.SYSTEM_FOLDER if sources[needed] == "repository" else f"{request['cuda_toolkit_prefix'] or prefix}/toolkits"
+        path = f"{folder}/{toolkit_wheels.directory_name(needed)}"
+    if building and version:
+        _check_build(version, host, torch, building, chosen is not None, notes)
+    return {
+        "version": version,
+        "install": list(sources),
+        "keep": sorted(complete, key=versions.parse),
+        "path": path,
+        "source": sources.get(version) if version else None,
+        "sources": sources,
+        "reason": f"torch is built with CUDA {cuda}" if cuda else "cuda_toolkit_versions says so",
+    }
+
+
+def _toolkit_to_install(version: str, host: Mapping[str, Any], request: Request, building: bool, asked: bool, notes: Notes) -> str | None:
+    """Source of a toolkit that the host lacks, or None when it stays without: an error where it was asked for or builds, otherwise a warning."""
+    subject = "cuda toolkit"
+    strict = building or asked
+    if version not in CUDA_TOOLKITS:
+        notes.warn("UnknownToolkit", f"CUDA {version} is not in the collection's tables; its limits are not checked.")
+    try:
+        source = toolkit_install.choose_source(
+            version, request["cuda_toolkit_source"], host["os"], bool(host["user"].get("root")), request["nvidia_repository_url"]
+        )
+    except IronwheelError as error:
+        notes.reject(subject, version, error.message, error.error)
+        if strict:
+            notes.fail(error)
         else:
-            notes.warn("ToolkitGlibc", f"{fault}; extensions cannot be built with it here.", "Choose a torch for a newer CUDA before you build extensions.")
-    for capability in capabilities if building else ():
+            notes.warn(
+                "ToolkitLeftOut",
+                f"CUDA {version} is left out: {error.message}",
+                "Nothing that is planned needs it; kernels that are compiled at run time would.",
+            )
+        return None
+    # A driver that we upgrade is no obstacle, and one that is too old is an error of its own.
+    facts = {**host, "driver": {}}
+    faults = toolkit_install.limit_faults(version, facts) if request["cuda_toolkit_enforce_limits"] or building else []
+    if not faults:
+        why = "torch is built with it" if not asked else "cuda_toolkit_versions says so"
+        notes.accept(subject, version, f"{why}, and it serves with glibc {host['os'].get('glibc')}; to be installed from {source}")
+        return source
+    reason = "; ".join(faults)
+    notes.reject(subject, version, reason, "ToolkitLimits")
+    if strict:
+        notes.error(
+            "ToolkitLimits",
+            f"CUDA {version} would not serve on this host: {reason}.",
+            "Choose a torch for another CUDA, change cuda_toolkit_versions, take a wheel built elsewhere, or install a compiler that it accepts.",
+        )
+        return source if building else None
+    notes.warn("ToolkitLeftOut", f"CUDA {version} is left out, because it would not serve on this host: {reason}.", "Nothing that is planned needs it.")
+    return None
+
+
+def _check_build(version: str, host: Mapping[str, Any], torch: Variant, building: Sequence[str], present: bool, notes: Notes) -> None:
+    """Limits of a toolkit that is there and shall build; one to be installed was held against them before."""
+    fault = cuda_rules.glibc_fault(version, host["os"].get("glibc"))
+    if fault and present:
+        notes.error(
+            "ToolkitLimits",
+            f"{fault}, so that no extension can be built for torch {torch.full} here.",
+            "Choose a torch for a newer CUDA, or take a wheel that was built on another host.",
+        )
+    for capability in building:
         if not cuda_rules.compiles_for(version, capability):
             notes.error(
                 "ToolkitWithoutArchitecture", f"CUDA {version} cannot compile for compute capability {capability}.", "Choose a torch for another CUDA release."
             )
-    return decision
-
-
-def _toolkit_source(host: Mapping[str, Any], request: Request, install: Sequence[str], notes: Notes) -> str:
-    subject = "cuda toolkit source"
-    asked = request["cuda_toolkit_source"]
-    old = [version for version in install if versions.major(version) < 13]
-    unknown = [version for version in install if versions.minor(version) not in CUDA_TOOLKITS]
-    if unknown:
-        notes.warn("UnknownToolkit", f"CUDA {', '.join(unknown)} is not in the collection's tables; its limits are not checked.")
-    if asked == "wheels" and old:
-        notes.error(
-            "ToolkitSource",
-            f"cuda_toolkit_source is wheels, but PyPI has no whole nvcc for CUDA {', '.join(old)}, only from 13.0 on.",
-            "Use repository or runfile for it.",
-        )
-    if asked == "repository" and not host["user"].get("root"):
-        notes.error("NotRoot", "cuda_toolkit_source is repository, but installing packages needs root.", "Use wheels or runfile, or run as root.")
-    if asked != "auto":
-        notes.accept(subject, asked, "cuda_toolkit_source says so")
-        return asked
-    if host["user"].get("root") and system_key(host["os"]):
-        notes.accept(subject, "repository", "root on a distribution that NVIDIA has packages for")
-        return "repository"
-    notes.reject(subject, "repository", "packages need root and a distribution that NVIDIA has packages for")
-    if old:
-        notes.reject(subject, "wheels", f"PyPI has no whole nvcc for CUDA {', '.join(old)}")
-        notes.accept(subject, "runfile", "it installs into a folder, without root")
-        return "runfile"
-    notes.accept(subject, "wheels", "they need no root")
-    return "wheels"
-
-
-def _toolkit_path(version: str, source: str | None, prefix: str) -> str:
-    if source == "repository":
-        return f"/usr/local/cuda-{versions.minor(version)}"
-    return f"{prefix}/toolkits/cuda-{versions.minor(version)}"
 
 
 def decide_compiler(host: Mapping[str, Any], toolkit: str, torch_version: str, notes: Notes) -> dict[str, str] | None:
@@ -526,7 +557,7 @@ def decide_compiler(host: Mapping[str, Any], toolkit: str, torch_version: str, n
     bounds = [limits["max_reason"], limits["min_reason"] and f"{limits['min_reason']} (gcc {limits['min_version']} or newer)"]
     notes.error(
         "CompilerOutOfRange",
-        f"No installed g++ can build for torch {torch_version} with CUDA {versions.minor(toolkit)}: {'; '.join(f'{name}: {reason}' for name, _verdict, reason in trace)}.",
+        f"No installed g++ can build for torch {torch_version} with CUDA {versions.minor(toolkit)}: {'; '.join(reason for _name, _verdict, reason in trace)}.",
         f"Install another g++ beside it: {', and '.join(bound for bound in bounds if bound)}.",
     )
     return None

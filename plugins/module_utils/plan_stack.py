@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.ironwheel.gpu.plugins.module_utils import cuda as cuda_rules
@@ -16,11 +16,13 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils.plan_notes import No
 from ansible_collections.ironwheel.gpu.plugins.module_utils.request import Request
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.torch_releases import TORCH_ARCHITECTURES, TORCH_RELEASES
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.vllm_releases import VLLM_CPU_RELEASES, VLLM_RELEASES
+from ansible_collections.ironwheel.gpu.plugins.module_utils.torch_abi import Variant
 
 MANAGED_PYTHON = "3.12"
 # The torch of the newest vLLM is the newest one that is tested as a whole.
 DEFAULT_TORCH = next(iter(VLLM_RELEASES.values()))["torch"]
-SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+# Obstacles to a build that are none to a wheel built elsewhere.
+BUILD_FAULTS = ("ToolkitGlibc", "ToolkitWithoutArchitecture")
 
 
 @dataclass(frozen=True)
@@ -43,20 +45,6 @@ class Situation:
     def glibc(self) -> str | None:
         """Version of the host's C library."""
         return self.host["os"].get("glibc")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One build of a torch release: ``local`` is its variant, ``source`` where it comes from (``pypi`` or ``index``)."""
-
-    version: str
-    local: str
-    source: str
-
-    @property
-    def full(self) -> str:
-        """``2.9.1+cu128``."""
-        return f"{self.version}+{self.local}"
 
 
 def in_range(version: str, specifier: str) -> bool:
@@ -150,6 +138,9 @@ def _decide_with_vllm(situation: Situation, notes: Notes) -> dict[str, Any]:
             _contradiction("vLLM", version, row["torch"], asked_torch, VLLM_RELEASES, notes)
             notes.reject("torch", asked_torch, f"vLLM {version} pins {row['torch']}", "UnsatisfiableStack")
         fault, variant = _judge_vllm(version, row, situation, notes)
+        if fault and fault[0] in BUILD_FAULTS:
+            # A wheel may be there; where none is, the toolkit's limits are an error of their own.
+            fault, variant = _judge_vllm(version, row, replace(situation, building=()), notes)
         if fault:
             notes.reject("vLLM", version, fault[1], fault[0])
             remedy = "Leave vllm_version at auto to get the newest release that this host can run."
@@ -260,6 +251,8 @@ def _decide_torch_alone(situation: Situation, notes: Notes) -> dict[str, Any]:
     asked = situation.request.pinned("torch_version")
     if asked:
         fault, variant = _choose_variant(asked, None, "the request", situation, notes)
+        if fault and fault[0] in BUILD_FAULTS:
+            fault, variant = _choose_variant(asked, None, "the request", replace(situation, building=()), notes)
         if fault:
             notes.reject("torch", asked, fault[1], fault[0])
             _fail_torch(asked, fault, notes)
@@ -320,8 +313,10 @@ def _choose_variant(version: str, cuda_major: int | None, who: str, situation: S
             return ("NoSuchBuild", f"torch {name} has no {asked} build; there are {', '.join(row['variants'])}"), None
         candidates = [asked]
     else:
-        candidates = [on_pypi] if on_pypi else []
-        candidates += [item for item in row["variants"] if item != on_pypi]
+        # A build outside of the published matrix, whose architectures nobody wrote down, comes last.
+        others = [item for item in row["variants"] if item != on_pypi]
+        others.sort(key=lambda local: _architectures(name, local, situation.machine) is None)
+        candidates = ([on_pypi] if on_pypi else []) + others
     faults = []
     for local in candidates:
         variant = Variant(name, local, "pypi" if local == on_pypi else "index")
@@ -368,9 +363,13 @@ def _variant_fault(variant: Variant, cuda_major: int | None, who: str, situation
     return None
 
 
+def _architectures(version: str, local: str, machine: str) -> list[str] | None:
+    """Architectures that a build of torch has code for, None when the tables do not know."""
+    return (TORCH_ARCHITECTURES.get(versions.minor(version), {}).get(local) or {}).get(machine)
+
+
 def _architecture_fault(variant: Variant, cuda: str, situation: Situation, notes: Notes) -> tuple[str, str] | None:
-    by_machine = TORCH_ARCHITECTURES.get(versions.minor(variant.version), {}).get(variant.local) or {}
-    architectures = by_machine.get(situation.machine)
+    architectures = _architectures(variant.version, variant.local, situation.machine)
     if architectures is None:
         notes.warn("ArchitecturesUnknown", f"Which GPUs torch {variant.full} has code for on {situation.machine} is not in the tables; it is not checked.")
         return None

@@ -71,7 +71,7 @@ def summary(plan: Mapping[str, Any], host: Mapping[str, Any]) -> dict[str, Any]:
     rows += _driver(plan["driver"])
     if plan["cuda"]:
         cuda = plan["cuda"]
-        what = [f"install {', '.join(cuda['install'])} from {cuda['source']}" if cuda["install"] else "nothing to install"]
+        what = [f"install {', '.join(f'{version} from {source}' for version, source in cuda['sources'].items())}" if cuda["install"] else "nothing to install"]
         if cuda["keep"]:
             what.append(f"keep {', '.join(cuda['keep'])}")
         rows.append(["CUDA toolkit", cuda["version"] or "-", f"{cuda['reason']}; {'; '.join(what)}"])

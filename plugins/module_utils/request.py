@@ -37,7 +37,8 @@ _FALSE = {"false", "no", "off", "0", "n", "f"}
 class Request:
     """What the user asks for on one host.
 
-    ``values`` holds every option of ``defaults.py``; ``given`` the names that the user set; ``errors`` what was wrong with them (such options have their default).
+    ``values`` holds every option of ``defaults.py``, ``given`` the names that the user set to something else than the default, ``errors`` what was wrong
+    (such options have their default).
     """
 
     values: dict[str, Any]
@@ -314,8 +315,8 @@ def _rule_capabilities(value):
 
 def _rule_toolkits(value):
     for item in value:
-        if not re.fullmatch(r"\d{1,2}\.\d{1,2}(\.\d{1,3})?", item):
-            return f"'{_shorten(item)}' is not a CUDA release", "Write it as in 12.8 or 13.0."
+        if not re.fullmatch(r"\d{1,2}\.\d{1,2}", item):
+            return f"'{_shorten(item)}' is not major.minor of a CUDA release", "Write it as in 12.8 or 13.0."
     return None
 
 

@@ -52,6 +52,20 @@ class TorchVersion:
     vendor: bool
 
 
+@dataclass(frozen=True)
+class Variant:
+    """One build of a torch release: ``local`` is its variant, ``source`` where it comes from (``pypi`` or ``index``)."""
+
+    version: str
+    local: str
+    source: str
+
+    @property
+    def full(self) -> str:
+        """``2.9.1+cu128``."""
+        return f"{self.version}+{self.local}"
+
+
 def parse(text: str) -> TorchVersion:
     """Take apart a torch version such as ``2.9.1+cu128``, ``2.13.0+cpu`` or ``2.5.0a0+872d972e41.nv24.08``.
 
