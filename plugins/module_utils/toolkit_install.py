@@ -14,7 +14,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from ansible_collections.ironwheel.gpu.plugins.module_utils import cuda, repository, toolkit_wheels
+from ansible_collections.ironwheel.gpu.plugins.module_utils import cuda, package_managers, repository, toolkit_wheels
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.tables.cuda_toolkits import CUDA_TOOLKITS
 from ansible_collections.ironwheel.gpu.plugins.module_utils.versions import at_least, compare
@@ -238,34 +238,15 @@ def package_names(version: str, packages: str, manager: str) -> list[str]:
     return [f"{name}-{dashed}" for name in names]
 
 
-def driver_packages(transaction: str | list[str]) -> list[str]:
-    """Driver packages that a simulated transaction would install, sorted.
-
-    Args:
-        transaction: the output of ``apt-get --simulate`` (``Inst name …``), or dnf's list (``Installed: name-1:2.3-4.el9.x86_64``).
-    """
-    lines = transaction.splitlines() if isinstance(transaction, str) else transaction
-    names = set()
-    for line in lines:
-        words = line.split()
-        if len(words) >= 2 and words[0] == "Inst":
-            names.add(words[1].split(":")[0])
-        elif len(words) >= 2 and words[0] == "Installed:":
-            names.add(re.sub(r"-(\d+:)?[^-]+-[^-]+$", "", words[1]))
+def driver_packages(names: list[str]) -> list[str]:
+    """Those of the packages that bring a driver or a part of one, sorted."""
     return sorted(name for name in names if _DRIVER_PACKAGE.fullmatch(name))
 
 
-def removed_packages(transaction: str | list[str]) -> list[str]:
-    """Packages that a simulated transaction would remove (``Remv``, ``Purg``, ``Removed:``), sorted."""
-    lines = transaction.splitlines() if isinstance(transaction, str) else transaction
-    names = set()
-    for line in lines:
-        words = line.split()
-        if len(words) >= 2 and words[0] in ("Remv", "Purg"):
-            names.add(words[1].split(":")[0])
-        elif len(words) >= 2 and words[0] == "Removed:":
-            names.add(re.sub(r"-(\d+:)?[^-]+-[^-]+$", "", words[1]))
-    return sorted(names)
+def removed_packages(text: str) -> list[str]:
+    """Packages that a simulated removal names: lines ``Purg`` or ``Remv`` of apt, or dnf's table below "Removing", sorted."""
+    names = {match.group(1) for match in re.finditer(r"^(?:Purg|Remv) ([^\s:]+)", text, re.MULTILINE)}
+    return sorted(names | {name for kind, name, _version in package_managers.parse_dnf_transaction(text) if kind == "remove"})
 
 
 def runfile(version: str, machine: str, base_url: str, given: dict) -> dict:
