@@ -362,8 +362,8 @@ def _steps(plan: Mapping[str, Any]) -> list[str]:
     steps = []
     driver = plan["driver"]
     if driver and driver["managed"] and driver["state"] != "ok":
-        if driver["state"] == "reboot_required":
-            steps.append(f"reboot into driver {driver['wanted']}" if driver["reboot"] else f"(after a reboot) use driver {driver['wanted']}")
+        if driver["reason"].startswith("installed, waiting"):
+            steps.append(f"reboot into driver {driver['wanted']}")
         else:
             steps.append(f"install NVIDIA driver {driver['wanted']} with the {driver['flavour']} kernel module")
     elif driver and driver["managed"]:

