@@ -151,7 +151,10 @@ def weights() -> bytes:
 
 
 def keep_printable(values: array.array, begin: int) -> None:
-    """Zero the output rows of every token but the printable ASCII ones: their logits stay 0, and the largest of 95 random ones is above that. So a greedy answer is text."""
+    """Zero the output rows of every token but the printable ASCII ones, so that a greedy answer is text.
+
+    Their logits stay 0, and the largest of 94 random ones is above that.
+    """
     for token, index in vocabulary().items():
         if len(token) != 1 or not "!" <= token <= "~":
             row = begin + index * HIDDEN

@@ -37,7 +37,9 @@ def ask(python: str, source: str, request: dict, timeout: float) -> dict:
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LD_PRELOAD"))}
     # A probe never reaches for a hub, and leaves no byte code behind in an environment that is not its own.
-    environment.update(LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    environment.update(
+        LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", CUDA_DEVICE_ORDER="PCI_BUS_ID"
+    )
     # With -I the interpreter ignores PYTHONDONTWRITEBYTECODE; -B says the same.
     code, output, errors = run([python, "-I", "-B", "-c", source], timeout, json.dumps(request), environment)
     for line in reversed(output.splitlines()):
@@ -73,7 +75,9 @@ def run(argv: list[str], timeout: float, stdin: str = "", environment: dict[str,
     try:
         output, errors = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired as exc:
-        raise IronwheelError(f"{argv[0]} took longer than {timeout:g} s and was ended.", "CommandTimeout", "Give it more time, or find out what it waits for.") from exc
+        raise IronwheelError(
+            f"{argv[0]} took longer than {timeout:g} s and was ended.", "CommandTimeout", "Give it more time, or find out what it waits for."
+        ) from exc
     finally:
         # Also what the command left running in the background holds our pipes: end the group in every case.
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -122,7 +122,7 @@ def attention_case(torch, kernel, device, dim, name, causal, lengths):
     found = gradients(torch, lambda a, b, c: kernel(a, b, c, lengths, causal), inputs, upstream)
     floor = 1e-2 if name == "bfloat16" else 2e-3
     worst, worst_of = 0.0, ""
-    for label, ours, theirs, true in zip(("out", "dq", "dk", "dv"), found, same_type, exact):  # noqa: B905 (Python 3.9 has no strict)
+    for label, ours, theirs, true in zip(("out", "dq", "dk", "dv"), found, same_type, exact):
         ratio = relative_error(ours, true) / (2 * relative_error(theirs, true) + floor)
         if ratio > worst:
             worst, worst_of = ratio, label

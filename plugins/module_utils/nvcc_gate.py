@@ -78,6 +78,10 @@ SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c", ".ptx", ".ii", ".gpu")
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
+# Whether the kernel lists the children of a process (CONFIG_PROC_CHILDREN).
+CHILDREN_KNOWN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
 class GateError(Exception):
     """The gate cannot work: a setting is missing or wrong, or its folder cannot be used."""
 
@@ -367,6 +371,20 @@ def read_bytes(path):
         os.close(handle)
 
 
+def read_proc(path):
+    """Content of a small file under /proc in one read, empty when it is gone."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
+
+
 def load(folder, build):
     """``(header, entries)``; a fresh header when there is none or it cannot be read."""
     text = read_bytes(os.path.join(folder, "state")).decode("utf-8", "replace")
@@ -424,27 +442,25 @@ class Locked:
 
 def born(pid):
     """Start time of a live process in clock ticks, 0 when it is gone (or only its exit status is left)."""
-    text = read_bytes(f"/proc/{pid}/stat")
+    text = read_proc(f"/proc/{pid}/stat")
     fields = text[text.rfind(b")") + 2 :].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else 0
 
 
-def children(pid):
-    """Children of a process, over all of its threads; None where the kernel does not say."""
-    found = []
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return found
-    for thread in threads:
-        path = f"/proc/{pid}/task/{thread}/children"
-        text = read_bytes(path)
-        if not text and not os.path.exists(path):
-            if os.path.exists(f"/proc/{pid}"):
-                return None
-            continue
-        found.extend(int(item) for item in text.split())
-    return found
+def children(pid, threaded=True):
+    """Children of a process: those of all its threads, or of its first one only. None where the kernel does not say.
+
+    nvcc starts compilers from several threads only with ``--threads``.
+    """
+    if not CHILDREN_KNOWN:
+        return None
+    threads = (str(pid),)
+    if threaded:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            return []
+    return [int(item) for thread in threads for item in read_proc(f"/proc/{pid}/task/{thread}/children").split()]
 
 
 def group_members(group):
@@ -452,7 +468,7 @@ def group_members(group):
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            text = read_bytes(f"/proc/{name}/stat")
+            text = read_proc(f"/proc/{name}/stat")
             fields = text[text.rfind(b")") + 2 :].split()
             if len(fields) > 2 and int(fields[2]) == group:
                 found.append(int(name))
@@ -462,38 +478,30 @@ def group_members(group):
 class Tree:
     """Memory of a compilation's process tree."""
 
-    def __init__(self, root):
+    def __init__(self, root, threaded):
         self.root = root
+        self.threaded = threaded
         self.compilers = set()
-        self.slow = False
         self.named = {}
 
     def members(self):
-        if not self.slow:
-            found = []
-            stack = [self.root]
-            while stack:
-                pid = stack.pop()
-                found.append(pid)
-                below = children(pid)
-                if below is None:
-                    self.slow = True
-                    break
-                stack.extend(below)
-            else:
-                return found
-        return group_members(self.root)
+        if not CHILDREN_KNOWN:
+            return group_members(self.root)
+        found = [self.root]
+        for pid in found:  # grows while it is walked
+            found.extend(children(pid, self.threaded))
+        return found
 
     def used_mib(self):
         """Resident memory of all of them in MiB; device compilers are counted as they appear."""
         pages = 0
         for pid in self.members():
-            text = read_bytes(f"/proc/{pid}/statm").split()
+            text = read_proc(f"/proc/{pid}/statm").split()
             if len(text) > 1:
                 pages += int(text[1])
-            # A process is looked at until it is seen as something else than the shell that nvcc forks first.
-            if self.named.get(pid, b"sh") in (b"sh", b"nvcc"):
-                self.named[pid] = read_bytes(f"/proc/{pid}/comm").strip()
+            # A process is looked at until it is seen as something else than the shell or the copy of nvcc that it begins as.
+            if self.named.get(pid, b"sh") in (b"sh", b"nvcc") and pid != self.root:
+                self.named[pid] = read_proc(f"/proc/{pid}/comm").strip()
                 if self.named[pid] == b"cicc":
                     self.compilers.add(pid)
         return pages * PAGE / MIB
@@ -520,7 +528,7 @@ def end_leftovers(token):
 
 def available_mib():
     """MemAvailable of the host in MiB, None when unknown."""
-    text = read_bytes("/proc/meminfo")
+    text = read_proc("/proc/meminfo")
     start = text.find(b"MemAvailable:")
     return int(text[start + 13 : text.find(b"kB", start)]) / 1024 if start >= 0 else None
 
@@ -528,7 +536,7 @@ def available_mib():
 def oom_kills():
     """How many processes the OOM killer has taken in this process's own memory cgroup (v1 or v2), 0 when unknown."""
     total = 0
-    for line in read_bytes("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
+    for line in read_proc("/proc/self/cgroup").decode("utf-8", "replace").split("\n"):
         number, _colon, rest = line.partition(":")
         controllers, _colon, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -647,23 +655,22 @@ class Gate:
         return None
 
     def clean(self, header, entries, now):
-        """Entries of live calls only. The careful look reads a file of each of them: once a second is enough."""
-        careful = now - header.checked >= 4 * self.sample
+        """Entries of live calls only. The careful look reads a file of each running one, so it is taken every two seconds at most."""
+        careful = now - header.checked >= 8 * self.sample
         if careful:
             header.checked = now
         kept = []
         for entry in entries:
-            if careful or entry.state == "W":
-                try:
-                    os.kill(entry.pid, 0)
-                    gone = careful and born(entry.pid) != entry.born
-                except OSError:
-                    gone = True
-                if gone:
-                    left = end_leftovers(f"{entry.pid}.{entry.born}") if entry.state == "R" else 0
-                    self.event("lost", kept, lost=entry.unit, ended=left)
-                    continue
-            kept.append(entry)
+            try:
+                os.kill(entry.pid, 0)
+                gone = careful and entry.state == "R" and born(entry.pid) != entry.born
+            except OSError:
+                gone = True
+            if gone:
+                left = end_leftovers(f"{entry.pid}.{entry.born}") if entry.state == "R" else 0
+                self.event("lost", kept, lost=entry.unit, ended=left)
+            else:
+                kept.append(entry)
         if careful:
             # ninja's other children are units that it compiles with the host compiler, or calls that have not registered yet.
             others = children(self.parent)
@@ -699,6 +706,9 @@ class Gate:
             growth = sum(max(0.0, entry.reserved - entry.used) for entry in running)
             for key in keys:
                 entry = known[key]
+                if entry.pid != self.pid and born(entry.pid) != entry.born:
+                    entries.remove(entry)  # its number belongs to another process by now
+                    continue
                 need = self.expected(header, entry)
                 if free is not None and free - growth - need < HOST_FLOOR_MIB:
                     # Somebody else uses the host's memory. With something of ours running, wait for that; otherwise for a while.
@@ -823,9 +833,11 @@ class Gate:
                         if header.failed:
                             self.refuse(header)
                         return False
+                    found = (len(entries), header.head, header.idle_since, header.keep)
                     entries = self.clean(header, entries, now)
                     started = self.admit(header, entries, now)
-                    self.finish_turn(header, entries, now, started)
+                    if started or header.checked == now or found != (len(entries), header.head, header.idle_since, header.keep):
+                        self.finish_turn(header, entries, now, started)
                 if entry.state == "R":
                     self.admitted = now
                     self.waited += now - begin
@@ -835,7 +847,7 @@ class Gate:
                 waiting = sum(1 for item in entries if item.state == "W")
             # The kernel wakes us; looking ourselves only covers those who died without telling, and is the rarer the more of us look.
             settling = now - header.last < self.settle
-            pause = self.settle if settling else min(15.0, max(4 * self.sample, self.sample * waiting, (now - begin) / 20))
+            pause = self.settle if settling else min(30.0, max(4 * self.sample, 2 * self.sample * waiting, (now - begin) / 8))
             info = signal.sigtimedwait(signals, pause)
             if info is not None and info.si_signo != signal.SIGUSR1:
                 self.stopped = info.si_signo
@@ -874,7 +886,7 @@ class Gate:
 
     def supervise(self, child):
         """Watch the compilation to its end; returns ``(wait status, resource usage)``."""
-        tree = Tree(child)
+        tree = Tree(child, self.threads > 1)
         signals = {signal.SIGCHLD, signal.SIGUSR1, *STOPPING}
         told_used = 0.0
         told_reserved = self.expect * PEAK_MARGIN
@@ -884,7 +896,8 @@ class Gate:
         kill_at = 0.0
         while True:
             age = time.monotonic() - self.admitted
-            info = signal.sigtimedwait(signals, min(5.0, max(self.sample, 0.05 * age)))
+            # A unit changes the slower the longer it takes: looks are a tenth of its age apart.
+            info = signal.sigtimedwait(signals, min(10.0, max(self.sample, 0.1 * age)))
             if info is not None and info.si_signo in STOPPING:
                 self.stopped = info.si_signo
                 send(os.killpg, child, info.si_signo)
@@ -909,8 +922,7 @@ class Gate:
             hold = reservation(self.expect, self.seen_mib, used, age, self.wall, now_passed, self.later)
             if passed:
                 hold = min(hold, told_reserved) if used * USE_MARGIN <= told_reserved else hold
-            step = 0.02 * self.expect
-            if now_passed != passed or abs(hold - told_reserved) > step or abs(used - told_used) > 3 * step:
+            if now_passed != passed or abs(hold - told_reserved) > 0.04 * self.expect or abs(used - told_used) > 0.15 * self.expect:
                 told_used, told_reserved = used, hold
                 self.update(used, hold, now_passed and not passed)
                 passed = now_passed

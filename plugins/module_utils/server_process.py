@@ -80,7 +80,9 @@ def read_secrets(path: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except OSError as exc:
-        raise IronwheelError(f"environment file {path} cannot be read: {exc.strerror}.", "EnvironmentFileUnreadable", "Run as the user who installed it.") from exc
+        raise IronwheelError(
+            f"environment file {path} cannot be read: {exc.strerror}.", "EnvironmentFileUnreadable", "Run as the user who installed it."
+        ) from exc
 
 
 def listener(port: int) -> dict[str, Any] | None:
@@ -213,7 +215,8 @@ class Server:
             if healthy(host, port):
                 return time.monotonic() - begin
             time.sleep(1)
-        raise IronwheelError(f"the server was not healthy after {timeout:g} s. Its last lines:\n{self.tail()}", "ServerNotHealthy", "Raise vllm_startup_timeout.")
+        message = f"the server was not healthy after {timeout:g} s. Its last lines:\n{self.tail()}"
+        raise IronwheelError(message, "ServerNotHealthy", "Raise vllm_startup_timeout.")
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

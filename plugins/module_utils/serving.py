@@ -134,7 +134,7 @@ def read_instance(raw: Mapping[str, Any]) -> Instance:
     served = str(raw.get("served_model_name") or (DEMO if model == DEMO else model.rstrip("/").rsplit("/", 1)[-1] if model.startswith("/") else model))
     if _CONTROL.search(served):
         raise _bad("vllm_served_model_name", served, "without control characters")
-    extra = [str(argument) for argument in raw.get("extra_args") or []]
+    extra = _texts(raw.get("extra_args"), "vllm_extra_args")
     check_extra_args(extra)
     return Instance(
         name=name,
@@ -143,11 +143,11 @@ def read_instance(raw: Mapping[str, Any]) -> Instance:
         port=port,
         served_model_name=served,
         dtype=str(raw.get("dtype") or "auto"),
-        gpus=tuple(str(gpu) for gpu in raw.get("gpus") or []),
+        gpus=_texts(raw.get("gpus"), f"gpus of the vLLM instance {name}"),
         gpu_memory_utilization=utilization,
         tensor_parallel_size=parallel,
         max_model_len=length or None,
-        extra_args=tuple(extra),
+        extra_args=extra,
     )
 
 
@@ -159,8 +159,16 @@ def _bad(variable: str, value: Any, rule: str) -> IronwheelError:
 def _number(value: Any, variable: str, kind: type) -> Any:
     try:
         return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _bad(variable, value, "a number") from None
+
+
+def _texts(value: Any, variable: str) -> tuple[str, ...]:
+    if value is None or value == "":
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise _bad(variable, str(value), "a list")
+    return tuple(str(item) for item in value)
 
 
 def _is_address(text: str) -> bool:
@@ -278,7 +286,9 @@ def check_parallel(instance: Instance, gpus: Sequence[Mapping[str, Any]]) -> Non
             "TooFewGpus",
             "Lower vllm_tensor_parallel_size or give the instance more GPUs.",
         )
-    capabilities = sorted({str(gpu["compute_capability"]) for gpu in gpus[:size] if gpu.get("compute_capability")}, key=lambda text: [int(part) for part in text.split(".")])
+    capabilities = sorted(
+        {str(gpu["compute_capability"]) for gpu in gpus[:size] if gpu.get("compute_capability")}, key=lambda text: [int(part) for part in text.split(".")]
+    )
     if size > 1 and len(capabilities) > 1:
         lowest = capabilities[0]
         bfloat16 = " It has no bfloat16." if [int(part) for part in lowest.split(".")] < [8, 0] else ""
@@ -299,7 +309,8 @@ def memory_share(instance: Instance, gpus: Sequence[Mapping[str, Any]]) -> tuple
         return share, None
     warning = {
         "warning": "UnifiedMemory",
-        "message": f"Instance {instance.name}: the GPU shares its memory with the host, vllm_gpu_memory_utilization is lowered from {share or 'vLLM default'} to {UNIFIED_MEMORY_SHARE}.",
+        "message": f"Instance {instance.name}: the GPU shares its memory with the host, so vllm_gpu_memory_utilization is lowered "
+        f"from {share or 'the default of vLLM'} to {UNIFIED_MEMORY_SHARE}.",
         "remedy": f"Set vllm_gpu_memory_utilization to {UNIFIED_MEMORY_SHARE} or less.",
     }
     return UNIFIED_MEMORY_SHARE, warning
@@ -436,7 +447,9 @@ def command(instance: Instance, places: Places, share: float | None = None, gpu_
     return arguments + list(instance.extra_args)
 
 
-def environment(instance: Instance, places: Places, jobs: int, gpu_profile: bool, offline: bool, gpu_uuids: Sequence[str], extra: Mapping[str, Any], usage_stats: bool) -> dict[str, str]:
+def environment(
+    instance: Instance, places: Places, jobs: int, gpu_profile: bool, offline: bool, gpu_uuids: Sequence[str], extra: Mapping[str, Any], usage_stats: bool
+) -> dict[str, str]:
     """The server's environment, without secrets.
 
     Every cache that vLLM, torch, Triton, FlashInfer or the hub client fills lies in ``cache_dir``: their defaults are in a home that the service
@@ -486,7 +499,7 @@ def environment(instance: Instance, places: Places, jobs: int, gpu_profile: bool
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)) or _CONTROL.search(str(value)):
             raise _bad("vllm_environment", f"{name}", "a name of letters, digits and underscores, and a value of one line")
         if name in SECRETS:
-            raise _bad("vllm_environment", name, f"without secrets, which have the variables vllm_api_key and vllm_hf_token ({name} would be readable in the unit)")
+            raise _bad("vllm_environment", name, "without secrets, which have the variables vllm_api_key and vllm_hf_token: it can be read in the unit")
         values[str(name)] = str(value)
     return dict(sorted(values.items()))
 

@@ -255,12 +255,12 @@ def cache_directory(cache_dir: str, prefix: str, environ: Mapping[str, str]) -> 
 
 def condense(stderr: str, limit: int = 1200) -> str:
     """uv's reason as one line: from ``error:`` on, without advice about options that the user does not have."""
-    text = mask(stderr)
+    text = re.sub(r"\n\s*cause:", ":", mask(stderr))
     start = text.find("error:")
     kept = []
     for paragraph in re.split(r"\n\s*\n", text[start + 6 :] if start >= 0 else text):
         if not paragraph.lstrip().startswith("hint:") or "--" not in paragraph:
-            kept.append(re.sub(r"\s+", " ", paragraph.replace("cause:", "")).strip())
+            kept.append(re.sub(r"\s+", " ", paragraph).strip())
     line = " ".join(part for part in kept if part)
     return line if len(line) <= limit else line[: limit - 2].rsplit(" ", 1)[0] + " …"
 

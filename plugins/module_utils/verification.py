@@ -205,7 +205,8 @@ def imported(name: str, answer: dict | None, error: str = "", subject: str | Non
         return check("import", subject or name, FAILED, error)
     if answer.get("error"):
         return check("import", subject or name, FAILED, answer["error"])
-    return check("import", subject or name, OK, f"{answer.get('version') or 'imports'} from {answer['file']}", {"version": answer.get("version"), "file": answer["file"]})
+    value = {"version": answer.get("version"), "file": answer["file"]}
+    return check("import", subject or name, OK, f"{answer.get('version') or 'imports'} from {answer['file']}", value)
 
 
 def cuda_variant(cuda: str | None) -> str:
@@ -298,7 +299,8 @@ def torch_architectures(plan: dict, host: dict, identity: dict | None) -> list[d
         entry = architecture_covered(capability, arch_list)
         subject = f"compute capability {capability}"
         if entry is None:
-            checks.append(check("torch_architectures", subject, FAILED, f"torch {identity['full_version']} has code for {', '.join(arch_list) or 'no GPU'} only"))
+            reason = f"torch {identity['full_version']} has code for {', '.join(arch_list) or 'no GPU'} only"
+            checks.append(check("torch_architectures", subject, FAILED, reason))
         else:
             checks.append(check("torch_architectures", subject, OK, f"served by {entry}"))
     return checks

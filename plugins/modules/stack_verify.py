@@ -244,7 +244,8 @@ class Verifier:
                 module = extension.get("module") or packages.describe(name).module
             except IronwheelError:
                 module = packages.normalize(name).replace("-", "_")
-            self.checks.append(verification.imported(module, *self.ask({"task": "import", "module": module}, self.params["import_timeout"]), f"{name} ({module})"))
+            answer, error = self.ask({"task": "import", "module": module}, self.params["import_timeout"])
+            self.checks.append(verification.imported(module, answer, error, f"{name} ({module})"))
             if packages.normalize(name) == "flash-attn" and self.params["numerics"]:
                 answer, error = None, ""
                 if self.host.get("gpus"):
@@ -300,7 +301,9 @@ class Verifier:
         reason = "no systemd or no root on this host: the server runs only while it is verified"
         self.checks.append(verification.service(instance["unit"], None, reason))
         if self.check_mode or not self.path:
-            self.checks.append(verification.check("health", instance["name"], verification.NOT_RUN, "no server is started in check mode or without an environment"))
+            self.checks.append(
+                verification.check("health", instance["name"], verification.NOT_RUN, "in check mode and without an environment no server is started")
+            )
             return
         owner = server_process.listener(instance["port"])
         if owner is not None:

@@ -252,12 +252,16 @@ def check_model(instance: serving.Instance, host: Host, share: float | None, gpu
             "Copy the model there, correct the path, or set vllm_model: demo.",
         )
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "config.json")):
-        raise IronwheelError(f"vllm_model is '{path}', a folder without config.json: it holds no model.", "ModelNotFound", "Name the folder that holds config.json.")
+        raise IronwheelError(
+            f"vllm_model is '{path}', a folder without config.json: it holds no model.", "ModelNotFound", "Name the folder that holds config.json."
+        )
     uid, gids, user = host.identity()
     target = os.path.realpath(path)
     if host.service and below_home(target):
         raise IronwheelError(
-            f"vllm_model is '{path}', below a home directory: the service sees no homes (ProtectHome).", "ModelNotReadable", "Move the model, for example to /srv/models."
+            f"vllm_model is '{path}', below a home directory: the service sees no homes (ProtectHome).",
+            "ModelNotReadable",
+            "Move the model, for example to /srv/models.",
         )
     for place in [target, *([os.path.join(target, "config.json")] if os.path.isdir(target) else [])]:
         serving.check_access(os.path.realpath(place), "vllm_model", uid, gids, user, os.stat)
@@ -404,7 +408,16 @@ def main() -> None:
     except IronwheelError as exc:
         if not module.params["report_only"]:
             module.fail_json(**exc.as_result())
-        result = {"changed": False, "instances": [], "service": False, "user": "", "directories": [], "demo_path": "", "warnings_found": [], "problem": exc.message}
+        result = {
+            "changed": False,
+            "instances": [],
+            "service": False,
+            "user": "",
+            "directories": [],
+            "demo_path": "",
+            "warnings_found": [],
+            "problem": exc.message,
+        }
     for warning in result["warnings_found"]:
         module.warn(f"{warning['message']} {warning['remedy']}")
     module.exit_json(**result)

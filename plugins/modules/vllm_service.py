@@ -136,8 +136,9 @@ def wait(unit: str, host: str, port: int, timeout: float, secrets: dict[str, str
             return round(time.monotonic() - begin, 1)
         seen = state(unit)
         if seen.get("ActiveState") in ("failed", "inactive") or seen.get("NRestarts") != restarts:
+            how = f"state {seen.get('ActiveState')}/{seen.get('SubState')}, result {seen.get('Result')}"
             raise IronwheelError(
-                f"{unit} does not stay up (state {seen.get('ActiveState')}/{seen.get('SubState')}, result {seen.get('Result')}). Its last lines:\n{journal(unit, secrets)}",
+                f"{unit} does not stay up ({how}). Its last lines:\n{journal(unit, secrets)}",
                 "ServiceFailed",
                 f"Read journalctl -u {unit}; the environment before this one is brought back by the rollback of the role uv_venv.",
             )
