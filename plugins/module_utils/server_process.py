@@ -28,6 +28,7 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import Ironwh
 
 STOP_GRACE_S = 20
 LOG_LINES = 25
+POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _LISTEN = "0A"
 
@@ -214,7 +215,7 @@ class Server:
                 raise IronwheelError(f"the server ended with status {status} before it was healthy. Its last lines:\n{self.tail()}", "ServerEnded")
             if healthy(host, port):
                 return time.monotonic() - begin
-            time.sleep(1)
+            time.sleep(POLL_S)
         message = f"the server was not healthy after {timeout:g} s. Its last lines:\n{self.tail()}"
         raise IronwheelError(message, "ServerNotHealthy", "Raise vllm_startup_timeout.")
 
