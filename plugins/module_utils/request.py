@@ -21,10 +21,11 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils.packages import norm
 _VERSION = re.compile(r"\d+(\.\d+){0,5}((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[A-Za-z0-9]+([.][A-Za-z0-9]+)*)?")
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _SPECIFIER = r"(?:===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9.*+!_-]+"
+_TERM = r"\(*\s*[a-z_]+\s*(?:===|==|~=|!=|<=|>=|<|>|\bin\b|\bnot in\b)\s*(?:'[A-Za-z0-9_. -]*'|\"[A-Za-z0-9_. -]*\")\s*\)*"
 _REQUIREMENT = re.compile(
     rf"({_NAME})(?:\s*\[\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\])?"  # name and extras
     rf"(?:\s*{_SPECIFIER}(?:\s*,\s*{_SPECIFIER})*|\s*@\s*(?:https|file)://[^\s;'\"`$\\]+)?"  # versions, or one file
-    r"(?:\s*;\s*[A-Za-z0-9_.'\"<>=!~() ,-]+)?"  # environment marker
+    rf"(?:\s*;\s*{_TERM}(?:\s+(?:and|or)\s+{_TERM})*)?"  # environment marker
 )
 _HUB_NAME = re.compile(rf"{_NAME}(?:/{_NAME})?")
 _PATH = re.compile(r"/[A-Za-z0-9 ._@+=,:/-]*")
