@@ -138,8 +138,9 @@ def _read(path: str, key: str) -> Lock | None:
     return lock if lock.key == key else None
 
 
-def _fault(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: answer.get(name, "") for name in ("msg", "error", "remedy")}
+def _fault(answer: dict[str, Any]) -> dict[str, str]:
+    remedy = str(answer.get("remedy") or "")
+    return {"message": str(answer.get("msg") or "").removesuffix(f" Remedy: {remedy}"), "error": str(answer["error"]), "remedy": remedy}
 
 
 def _raise_if_known_unsolvable(path: str) -> None:
@@ -149,4 +150,4 @@ def _raise_if_known_unsolvable(path: str) -> None:
             fault = json.load(handle)
     except FileNotFoundError:
         return
-    raise IronwheelError(f"{fault['msg']} (solved on {fault['host']}, which shares the lock)", fault["error"], "")
+    raise IronwheelError(f"{fault['message']} ({fault['host']}, which shares the lock, tried.)", fault["error"], fault["remedy"])

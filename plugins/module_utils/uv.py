@@ -6,7 +6,7 @@
 
 Works with uv 0.13. What is known of its behaviour and used here: ``pip compile`` and ``pip sync`` honour ``tool.uv.sources`` for the
 direct requirements of a ``pyproject.toml`` only; ``pip sync pyproject.toml lock.txt --require-hashes`` takes the hashes from
-the second file, so that one package can come from an index of its own and still be verified; ``--no-build`` has an
+the second file, so that one package can come from an index of its own and still be verified; ``--only-binary :all:`` has an
 exception for each package named by ``--no-binary``; annotations (``# from URL``) come without credentials.
 """
 
@@ -201,9 +201,9 @@ class Indexes:
                 if len(parts) not in (5, 6) or normalize(parts[0]) != name or parts[1] != version:
                     continue
                 pythons, abis, platforms = (part.split(".") for part in parts[-3:])
-                if (tag in pythons and (tag in abis or "none" in abis)) or "abi3" in abis or "py3" in pythons:
-                    if any(platform == "any" or platform.endswith("_" + machine) for platform in platforms):
-                        return os.path.join(directory, entry)
+                fits_python = (tag in pythons and (tag in abis or "none" in abis)) or "abi3" in abis or "py3" in pythons
+                if fits_python and any(platform == "any" or platform.endswith("_" + machine) for platform in platforms):
+                    return os.path.join(directory, entry)
         return None
 
 
@@ -274,18 +274,20 @@ _FAULTS = (
     (
         "HashMismatch",
         r"Hash mismatch|no hashes were provided",
-        "the file that the index serves is not the one that was locked. Find out why; if the new file is right, remove the lock file, so that it is solved again.",
+        "the file that the index serves is not the one that was locked; if the new one is right, remove the lock file, so that it is solved again.",
     ),
     ("DiskFull", r"No space left on device|os error 28", "free space below uv_venv_prefix and uv_venv_cache_dir, or set them to another disk."),
     (
         "UnsatisfiableRequest",
         r"No solution found|unsatisfiable|conflicting",
-        "change the versions that the reason names (vllm_version, torch_version, uv_venv_packages, uv_venv_constraints); without network, put the missing wheels into uv_venv_find_links.",
+        "change the versions that the reason names (vllm_version, torch_version, uv_venv_packages, uv_venv_constraints); "
+        "without network, put the missing wheels into uv_venv_find_links.",
     ),
     (
         "IndexNotReachable",
         r"Failed to fetch|error sending request|[Cc]onnect|dns error|timed? ?out|Network connectivity is disabled|401|403|50[0-9]",
-        "set uv_venv_index_url (or UV_DEFAULT_INDEX on the host) to an index that the host can reach, or uv_venv_find_links to a directory of wheels with uv_venv_offline.",
+        "set uv_venv_index_url (or UV_DEFAULT_INDEX on the host) to an index that the host can reach, "
+        "or uv_venv_find_links to a directory of wheels with uv_venv_offline.",
     ),
 )
 
@@ -439,14 +441,15 @@ def project_text(packages: Sequence[str], sourced: Sequence[str], torch_index_ur
 
 def build_arguments(build_packages: Sequence[str]) -> list[str]:
     """Wheels only, but for the packages that the user named."""
-    return ["--no-build", *(part for name in build_packages for part in ("--no-binary", name))]
+    return ["--only-binary", ":all:", *(part for name in build_packages for part in ("--no-binary", name))]
 
 
 def solve(uv: Uv, request: Request, indexes: Indexes, interpreter: str) -> tuple[str, tuple[str, ...]]:
     """Solve a request.
 
     The torch family is pinned to the torch index where the plan says so, unless a local directory holds exactly the wanted wheel: then the
-    index is not asked, because it may not be reachable. Members of the family that only others require are found by a first solution and pinned in a second one.
+    index is not asked, because it may not be reachable. Members of the family that only others require are found by a first solution and
+    pinned in a second one.
 
     Returns:
         The lock's body, and the names of the packages that come from the torch index.

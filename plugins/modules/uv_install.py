@@ -15,7 +15,8 @@ author:
 description:
   - Puts one version of uv at C(<prefix>/uv/<version>/uv). Nothing is piped into a shell, and a file whose sha256 is not known beforehand is not used.
   - The sources are tried in this order, and the reason of each that did not serve is part of the error when none does.
-    A wheel in a find-links directory of the host; C(python -m pip download) with hashes; a uv of the same version on C(PATH); the release archive with its published sha256.
+    A wheel in a find-links directory of the host; C(python -m pip download) with hashes; a uv of the same version on C(PATH);
+    the release archive with its published sha256.
   - The sha256 of the wheels of uv 0.13.9 are part of the module. Another version needs O(sha256).
 extends_documentation_fragment:
   - ironwheel.gpu.attributes
@@ -312,7 +313,8 @@ def ensure(params: dict, check_mode: bool) -> dict:
     raise IronwheelError(
         f"uv {version} could not be installed as {path}. Tried: {'. '.join(result['reasons'])}.",
         "UvNotAvailable",
-        "install pip for the host's Python, put the uv wheel into a directory named by uv_venv_find_links, or set uv_venv_uv_url to a mirror (and uv_venv_uv_sha256).",
+        "install pip for the host's Python, put the uv wheel into a directory named by uv_venv_find_links, "
+        "or set uv_venv_uv_url to a mirror (and uv_venv_uv_sha256).",
     )
 
 

@@ -13,10 +13,13 @@ version_added: 0.1.0
 author:
   - ironwheel.gpu contributors (@ironwheel)
 description:
-  - Looks on the controller for the lock of the plan, C(<lock_dir>/<python>-<machine>-<key>.txt). One whose key and digest are right is used as it is, and nothing is solved.
+  - Looks on the controller for the lock of the plan, C(<lock_dir>/<python>-<machine>-<key>.txt). One whose key and digest are right is used as it is,
+    and nothing is solved.
   - Otherwise one host of those that share the key solves it with uv for its own Python and platform, and the lock is stored on the controller in one step.
-    Hosts of the same run wait for that host. When it fails for a reason of its own, the next one that is alive solves; when the request itself cannot be solved, all of them fail with that reason.
-  - The torch family comes from the plan's torch index and everything else from the other indexes, unless a find-links directory of the host holds exactly the wanted torch wheel.
+    Hosts of the same run wait for that host. When it fails for a reason of its own, the next one that is alive solves;
+    when the request itself cannot be solved, all of them fail with that reason.
+  - The torch family comes from the plan's torch index and everything else from the other indexes,
+    unless a find-links directory of the host holds exactly the wanted torch wheel.
   - C(UV_*) and C(PIP_FIND_LINKS) of the host are honoured; options of the plan win.
 extends_documentation_fragment:
   - ironwheel.gpu.attributes

@@ -13,11 +13,13 @@ version_added: 0.1.0
 author:
   - ironwheel.gpu contributors (@ironwheel)
 description:
-  - Makes C(<prefix>/envs/<digest>) with uv from a lock with hashes. The digest covers the lock, the extensions to come and the interpreter, so that a new request makes a new environment and the one in use is never edited.
-  - Compares an environment that is there with its lock. Packages of another version, missing or extra ones, and files that are missing or of another size are named in RV(drift),
-    and mended by a fresh environment beside it.
+  - Makes C(<prefix>/envs/<digest>) with uv from a lock with hashes. The digest covers the lock, the extensions to come and the interpreter,
+    so that a new request makes a new environment and the one in use is never edited.
+  - Compares an environment that is there with its lock. Packages of another version, missing or extra ones, and files that are missing or of another size
+    are named in RV(drift), and mended by a fresh environment beside it.
   - An environment counts when C(ironwheel.json) is in it, which is written last. What a killed run left is removed.
-  - Does not switch the link to the environment in use; M(ironwheel.gpu.uv_activate) does. O(link) is for environments that nothing serves from, such as the tools environment.
+  - Does not switch the link to the environment in use; M(ironwheel.gpu.uv_activate) does.
+    O(link) is for environments that nothing serves from, such as the tools environment.
 extends_documentation_fragment:
   - ironwheel.gpu.attributes
 attributes:
@@ -35,7 +37,9 @@ options:
     type: str
     default: ""
   python:
-    description: The plan's C(python), C({version, path}). Without a path uv's managed Python is installed below C(<prefix>/python). Empty for the Python that runs the module.
+    description:
+      - The plan's C(python), C({version, path}). Without a path uv's managed Python is installed below C(<prefix>/python).
+      - Empty for the Python that runs the module.
     type: dict
     default: {}
   extensions:
@@ -44,7 +48,9 @@ options:
     elements: dict
     default: []
   link:
-    description: Name of a link below the prefix that is switched to the environment as soon as it is complete, such as V(tools). The environment is then called C(<link>-<digest>).
+    description:
+      - Name of a link below the prefix that is switched to the environment as soon as it is complete, such as V(tools).
+      - The environment is then called C(<link>-<digest>).
     type: str
     default: ""
   uv:
@@ -69,7 +75,9 @@ options:
     elements: str
     default: []
   read_by:
-    description: User (other than the one who installs) that must be able to run what is installed. Empty if there is none. A prefix that this user could not enter is an error.
+    description:
+      - User (other than the one who installs) that must be able to run what is installed. Empty if there is none.
+      - A prefix that this user could not enter is an error.
     type: str
     default: ""
 """
@@ -340,7 +348,7 @@ class Sync:
         )
 
     def _from_torch_index(self, lock: Lock) -> list[str]:
-        """Packages that this host gets from the torch index: those that were locked from it or that have a variant, unless a directory here holds their wheel."""
+        """Packages that this host gets from the torch index: locked from it, or of a variant, unless a directory here holds their wheel."""
         if not self.indexes.torch_index_url or self.indexes.offline:
             return []
         machine = platform.machine()
@@ -362,7 +370,15 @@ class Sync:
         version, directory = str(self.python.get("version")), os.path.join(self.prefix, "python")
         environ = {**self.uv.environ, "UV_PYTHON_INSTALL_DIR": directory, "UV_PYTHON_DOWNLOADS": "automatic"}
         managed = Uv(self.uv.path, environ, self.cache)
-        managed.run(["python", "install", "--no-bin", version], f"Installing Python {version} below {directory}", folder)
+        try:
+            managed.run(["python", "install", "--no-bin", version], f"Installing Python {version} below {directory}", folder)
+        except IronwheelError as fault:
+            raise IronwheelError(
+                fault.message,
+                "PythonNotAvailable",
+                f"install Python {version} on the host, set uv_venv_python to a version that it has, "
+                "or set UV_PYTHON_INSTALL_MIRROR on the host to a mirror of uv's Pythons.",
+            ) from fault
         return managed.run(["python", "find", "--managed-python", "--no-project", version], f"Finding Python {version} below {directory}", folder).strip()
 
     def _version(self, path: str) -> str:
@@ -416,6 +432,9 @@ def main() -> None:
         module.fail_json(**fault.as_result())
     except OSError as fault:
         module.fail_json(msg=f"The environment could not be made: {fault}.", error="EnvironmentFailed", remedy="")
+    for item in result["drift"]:
+        # Named even where nobody reads the result: somebody's change is about to be undone.
+        module.warn(f"{environments.describe_drift(item)}. A fresh environment is made beside it.")
     module.exit_json(**result)
 
 
