@@ -68,11 +68,8 @@ def nvidia_gpus(host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def working_gpus(host: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The GPUs that will work: all of them while the driver is still to come, otherwise those that the driver did not lose."""
-    gpus = nvidia_gpus(host)
-    if host["driver"].get("state") == "ok" and any(gpu.get("usable", True) for gpu in gpus):
-        return [gpu for gpu in gpus if gpu.get("usable", True)]
-    return [{**gpu, "usable": True} for gpu in gpus]
+    """The GPUs that count: not those that a working driver lost, and not those set aside for a virtual machine."""
+    return [gpu for gpu in nvidia_gpus(host) if gpu.get("usable", True)]
 
 
 def installed_driver(host: Mapping[str, Any]) -> str | None:
@@ -93,8 +90,8 @@ def manage_driver(host: Mapping[str, Any], request: Request, notes: Notes) -> bo
     """Whether the driver is ours to install and upgrade."""
     subject = "driver managed"
     asked = request["nvidia_driver_managed"]
-    if not nvidia_gpus(host):
-        notes.reject(subject, "true", "the host has no NVIDIA GPU")
+    if not working_gpus(host):
+        notes.reject(subject, "true", "the host has no NVIDIA GPU that it can use" if nvidia_gpus(host) else "the host has no NVIDIA GPU")
         return False
     if asked is False:
         notes.reject(subject, "true", "nvidia_driver_managed is false")
@@ -132,12 +129,20 @@ def decide_profile(host: Mapping[str, Any], request: Request, managed: bool, not
         notes.accept(subject, "cpu", f"{name} is {request[name]}")
         return "cpu"
     wants_cuda = request["torch_variant"] != "auto"
-    gpus = nvidia_gpus(host)
+    gpus = working_gpus(host)
+    if not gpus and nvidia_gpus(host) and host["driver"].get("state") == "ok":
+        notes.accept(subject, "gpu", "the host has NVIDIA GPUs and a driver")
+        notes.error(
+            "GpuLost",
+            f"The driver works, but cannot use any of the {len(nvidia_gpus(host))} GPUs of the host.",
+            "Look into the kernel log, reset or reboot; set torch_variant: cpu if the GPUs are set aside for virtual machines.",
+        )
+        return "gpu"
     if not gpus:
         if wants_cuda:
             notes.accept(subject, "gpu", f"torch_variant is {request['torch_variant']}, although the host has no NVIDIA GPU")
             return "gpu"
-        notes.reject(subject, "gpu", "the host has no NVIDIA GPU")
+        notes.reject(subject, "gpu", "the GPUs of the host are set aside for virtual machines" if nvidia_gpus(host) else "the host has no NVIDIA GPU")
         notes.accept(subject, "cpu", "nothing else can run here")
         return "cpu"
     state = host["driver"].get("state")
@@ -171,14 +176,14 @@ def decide_profile(host: Mapping[str, Any], request: Request, managed: bool, not
 
 def gpu_capabilities(host: Mapping[str, Any], notes: Notes) -> list[str]:
     """Compute capabilities of the GPUs that count, sorted, each once. GPUs that the driver lost do not count, unless the driver is still to come."""
+    counted = working_gpus(host)
     lost = [str(gpu.get("pci_address") or gpu.get("index")) for gpu in nvidia_gpus(host) if not gpu.get("usable", True)]
-    if lost and host["driver"].get("state") == "ok":
+    if lost:
         notes.warn(
             "GpuLost",
-            f"{len(lost)} of {len(nvidia_gpus(host))} GPUs cannot be used by the driver: {', '.join(lost)}.",
-            "Look into the kernel log; a reset or a reboot may help.",
+            f"{len(lost)} of {len(nvidia_gpus(host))} GPUs cannot be used: {', '.join(lost)}.",
+            "If they are not set aside for a virtual machine, look into the kernel log; a reset or a reboot may help.",
         )
-    counted = working_gpus(host)
     unknown = [str(gpu.get("name") or gpu.get("pci_address")) for gpu in counted if not gpu.get("compute_capability")]
     if unknown:
         notes.warn(
@@ -233,7 +238,7 @@ def flavour_limits(gpus: Sequence[Mapping[str, Any]], machine: str | None) -> di
 
 def decide_driver(host: Mapping[str, Any], request: Request, profile: str, managed: bool, cuda: str | None, notes: Notes) -> dict[str, Any] | None:
     """State, wanted version and flavour of the driver; None on a host without an NVIDIA GPU. ``cuda`` is that of the chosen torch, None for the CPU profile."""
-    gpus = nvidia_gpus(host)
+    gpus = working_gpus(host)
     if not gpus:
         return None
     facts = host["driver"]

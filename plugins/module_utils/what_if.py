@@ -39,10 +39,12 @@ _SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
         "version": (_TEXT, None),
         "like": ("a list of texts", []),
         "name": (_TEXT, None),
+        "codename": (_TEXT, None),
         "glibc": (_TEXT, None),
         "arch": (_TEXT, "x86_64"),
         "kernel": (_TEXT, None),
         "kernel_headers": (_FLAG, True),
+        "kernel_compiler": (_TEXT, None),
         "secure_boot": (_FLAG, None),
         "virtualization": (_TEXT, None),
         "container": (_TEXT, None),
@@ -68,6 +70,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, Any]]] = {
         "module_flavour": (_TEXT, None),
         "userspace_version": (_TEXT, None),
         "cuda_max": (_TEXT, None),
+        "nvidia_smi": (_TEXT, None),
         "packages": ("a dictionary", {}),
         "fabric_manager": (_TEXT, None),
         "persistence": (_FLAG, None),
@@ -90,7 +93,7 @@ _ITEMS: dict[str, dict[str, tuple[str, Any]]] = {
         "memory_mib": (_COUNT, None),
         "unified_memory": (_FLAG, False),
         "mig": ("a dictionary", {"enabled": False, "devices": []}),
-        "usable": (_FLAG, None),
+        "usable": (_FLAG, True),
     },
     "toolkits": {
         "path": (_TEXT, None),
@@ -129,9 +132,9 @@ def complete_facts(facts: Any) -> dict[str, Any]:
         raise _bad("schema", facts["schema"], "must be 1")
     host: dict[str, Any] = {key: copy.deepcopy(facts.get(key, default)) for key, default in _OTHERS.items()}
     for section, keys in _SECTIONS.items():
-        host[section] = _filled(section, facts.get(section) or {}, keys)
+        host[section] = _filled(section, {} if facts.get(section) is None else facts[section], keys)
     for section, keys in _ITEMS.items():
-        given = facts.get(section) or []
+        given = [] if facts.get(section) is None else facts[section]
         if not isinstance(given, list):
             raise _bad(section, given, "must be a list")
         host[section] = [_filled(f"{section}[{index}]", item, keys) for index, item in enumerate(given)]
@@ -144,7 +147,7 @@ def complete_facts(facts: Any) -> dict[str, Any]:
     if isinstance(host["nvswitches"], bool) or not isinstance(host["nvswitches"], int):
         raise _bad("nvswitches", host["nvswitches"], f"must be {_COUNT}")
     _fill_machine(host)
-    _fill_software(host)
+    _fill_software(host, facts.get("pythons") is None)
     _fill_gpus(host)
     return host
 
@@ -168,14 +171,15 @@ def _fill_machine(host: dict[str, Any]) -> None:
     memory["available_mib"] = memory["available_mib"] or memory["usable_mib"]
 
 
-def _fill_software(host: dict[str, Any]) -> None:
+def _fill_software(host: dict[str, Any], without_pythons: bool) -> None:
+    """What the distribution comes with, where the facts say nothing. An empty list says something: that there is none."""
     known = SYSTEMS.get(plan_host.system_key(host["os"]) or "")
     if known is None:
         host["compilers"] = host["compilers"] or {"gcc": None, "gxx": None, "clang": None, "all": []}
         return
     glibc, python, gcc = known
     host["os"]["glibc"] = host["os"]["glibc"] or glibc
-    if not host["pythons"]:
+    if without_pythons:
         host["pythons"] = [{"path": f"/usr/bin/python{python}", "version": python, "system": True}]
     if host["compilers"] is None:
         host["compilers"] = {"gcc": gcc, "gxx": gcc, "clang": None, "all": [{"path": "/usr/bin/g++", "kind": "gxx", "version": gcc}]}
@@ -210,8 +214,6 @@ def _fill_gpus(host: dict[str, Any]) -> None:
             raise _bad(f"{where}.compute_capability", gpu["compute_capability"], "must be a compute capability such as '12.0'") from None
         if gpu["index"] is None:
             gpu["index"] = index
-        if gpu["usable"] is None:
-            gpu["usable"] = driver["state"] == "ok"
     for index, item in enumerate(host["toolkits"]):
         where = f"toolkits[{index}].version"
         if not item["version"]:

@@ -413,6 +413,23 @@ def test_gpu_without_a_driver_in_a_container_is_the_cpu_profile():
     assert "GpuNotUsable" in warnings(result)
 
 
+def test_lost_gpus_do_not_count():
+    one_of_two = host((gpu("9.0"), gpu("7.0", usable=False, pci_address="0000:41:00.0")), "580.95.05")
+    result = planned(one_of_two)
+    assert result["errors"] == []
+    assert result["architectures"] == ["9.0"]
+    assert result["vllm"]["version"] == "0.33.0"
+    assert "GpuLost" in warnings(result)
+    assert "0000:41:00.0" in result["warnings"][0]["message"]
+    none_left = planned(host((gpu("9.0", usable=False),), "580.95.05"))
+    assert errors(none_left) == ["GpuLost"]
+    assert none_left["profile"] == "gpu"
+    set_aside = planned(host((gpu("9.0", usable=False),)))
+    assert set_aside["errors"] == []
+    assert set_aside["profile"] == "cpu"
+    assert set_aside["driver"] is None
+
+
 def test_broken_driver_that_is_not_ours_is_an_error():
     facts = host(("9.0",), {"state": "broken", "detail": "NVML: unknown error"}, os={"container": "docker"})
     assert errors(planned(facts)) == ["DriverBroken"]
