@@ -54,7 +54,7 @@ options:
     description: Path of uv.
     type: path
   cuda_home:
-    description: The toolkit that builds.
+    description: The toolkit that builds. Left out, the one on the host whose release is that of torch's CUDA.
     type: path
   architectures:
     description: Compute capabilities, such as V(["12.0"]).
@@ -224,6 +224,7 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils import (
     host,
     packages,
     torch_abi,
+    versions,
     wheels,
 )
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
@@ -346,6 +347,7 @@ class Extension:
         if ended:
             actions.append(f"Ended {len(ended)} processes that an earlier build of ours left")
         actions += self.orphans()
+        cuda_home = self.cuda_home(identity)
         choice, usable, cores = self.choose()
         extension_build.require_disk(folder, self.package.units(self.params["version"]))
         self.require_tools()
@@ -353,7 +355,7 @@ class Extension:
         extension_build.apply_fixes(
             os.path.join(folder, "source"), [fix.as_dict() for fix in self.package.fixes_for(self.params["version"], identity["full_version"])]
         )
-        job = self.job(folder, choice, usable - choice.reserve_mib, cores)
+        job = self.job(folder, choice, usable - choice.reserve_mib, cores, cuda_home)
         extension_build.write_job(job, os.environ, sys.executable)
         self.write_costs(folder)
         if self.params["build_user"]:
@@ -434,12 +436,26 @@ class Extension:
         text = build_memory.gate_costs(self.package.memory_class, self.package.units(self.params["version"]), self.history())
         environments.write_atomically(os.path.join(folder, "gate", "predictions"), text)
 
+    def cuda_home(self, identity: dict) -> str:
+        """The toolkit that builds: the one that was named, otherwise the one whose release is that of torch's CUDA."""
+        named = self.params["cuda_home"]
+        if named:
+            if not os.access(os.path.join(named, "bin", "nvcc"), os.X_OK):
+                raise IronwheelError(f"cuda_home is '{named}', which has no bin/nvcc.", "ToolkitMissing", "Run the role cuda_toolkit, or correct the path.")
+            return named
+        toolkits = host.read_host(paths={"prefix": self.prefix}, run=host.run_command, subset={"toolkits"})["toolkits"]
+        wanted = versions.minor(identity["cuda"])
+        for toolkit in toolkits:
+            if toolkit["complete"] and toolkit["version"] == wanted:
+                return toolkit["path"]
+        there = ", ".join(str(toolkit["version"]) for toolkit in toolkits) or "none"
+        raise IronwheelError(
+            f"torch {identity['full_version']} needs CUDA toolkit {wanted} for a build; the host has {there}.", "ToolkitMissing", "Run the role cuda_toolkit."
+        )
+
     def require_tools(self) -> None:
         """Refuse before the compile what would make it fail or crawl."""
         params = self.params
-        nvcc = os.path.join(params["cuda_home"] or "", "bin", "nvcc")
-        if not params["cuda_home"] or not os.access(nvcc, os.X_OK):
-            raise IronwheelError(f"cuda_home is '{params['cuda_home']}', which has no bin/nvcc.", "ToolkitMissing", "Run the role cuda_toolkit first.")
         bin_dir = os.path.dirname(self.python)
         if not os.access(os.path.join(bin_dir, "ninja"), os.X_OK) and shutil.which("ninja", path="/usr/local/bin:/usr/bin:/bin") is None:
             raise IronwheelError(
@@ -451,7 +467,7 @@ class Extension:
         if shutil.which(compiler) is None:
             raise IronwheelError(f"the host compiler '{compiler}' is not there.", "BuildToolMissing", "Install a C++ compiler (g++).")
 
-    def job(self, folder: str, choice: build_memory.JobChoice, budget: int, cores: int) -> extension_build.Job:
+    def job(self, folder: str, choice: build_memory.JobChoice, budget: int, cores: int, cuda_home: str) -> extension_build.Job:
         """The job that the runner gets."""
         params = self.params
         version = params["version"]
@@ -470,7 +486,7 @@ class Extension:
         return extension_build.Job(
             folder=folder,
             environment_python=self.python,
-            cuda_home=params["cuda_home"],
+            cuda_home=cuda_home,
             env=env,
             uv=params["uv"],
             units=self.package.units(version),
