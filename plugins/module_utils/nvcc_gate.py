@@ -34,6 +34,7 @@ Files in the folder: ``state`` (guarded by ``lock``), ``status.json``, ``costs.j
 from __future__ import annotations
 
 import fcntl
+import marshal
 import os
 import sys
 import time
@@ -50,9 +51,10 @@ PATIENCE_SHARE = 0.10
 PATIENCE_FLOOR_S = 2.0
 # A unit has passed its peak when it fell to this share of it ...
 PASSED_SHARE = 0.75
-# ... after it had come to this share of what was predicted, or had lived for this share of its time (a unit that was overestimated).
+# ... after it had come to this share of what was predicted, or to the smaller share late in its life (a unit that was overestimated).
 REACHED_SHARE = 0.60
-REACHED_LIFE = 0.35
+REACHED_LATE_SHARE = 0.25
+REACHED_LIFE = 0.50
 # Margins on the predicted peak, on the present use of a unit that has passed it, and on what its profile says can still come.
 PEAK_MARGIN = 1.02
 USE_MARGIN = 1.05
@@ -143,7 +145,7 @@ def has_passed(predicted_mib, peak_mib, current_mib, age_s, wall_s, peaks_left):
     """
     if peaks_left > 0 or current_mib > PASSED_SHARE * peak_mib:
         return False
-    return peak_mib >= REACHED_SHARE * predicted_mib or age_s >= REACHED_LIFE * wall_s
+    return peak_mib >= (REACHED_LATE_SHARE if age_s >= REACHED_LIFE * wall_s else REACHED_SHARE) * predicted_mib
 
 
 def reservation(predicted_mib, peak_mib, current_mib, age_s, wall_s, passed, later=LATER):
@@ -279,55 +281,44 @@ def find_source(arguments):
 
 
 # --------------------------------------------------------------------------------------------------------------------------------------------------------------
-# State: one header line and one line a call, tab-separated. A few hundred microseconds a turn, and no module to import.
-
-HEADER = (
-    ("build", str),
-    ("failed", str),
-    ("seq", int),
-    ("first", float),
-    ("last", float),
-    ("done", int),
-    ("retries", int),
-    ("real_s", float),
-    ("planned_s", float),
-    ("checked", float),
-    ("head", int),
-    ("head_since", float),
-    ("scale", float),
-    ("idle_since", float),
-    ("keep", int),
-    ("written", float),
-    ("high_mib", float),
-)
-ENTRY = (
-    ("pid", int),
-    ("born", int),
-    ("state", str),
-    ("seq", int),
-    ("since", float),
-    ("predicted", float),
-    ("reserved", float),
-    ("used", float),
-    ("wall", float),
-    ("cores", int),
-    ("tries", int),
-    ("fixed", int),
-    ("unit", str),
-)
+# State: the build as a whole and one record a call. It is written with marshal, which costs a tenth of anything that people can read (they have status.json)
+# and no start-up time; all calls of a build run in the same interpreter, and another one's state only means a fresh start.
 
 
 class Record:
-    """A line of the state, its fields as attributes."""
+    """Fields as attributes."""
 
-    __slots__ = ("__dict__",)
+    def __init__(self, fields):
+        self.__dict__ = fields
 
-    def __init__(self, fields, values):
-        for (name, kind), value in zip(fields, values):
-            setattr(self, name, kind(value))
 
-    def line(self, fields):
-        return "\t".join([str(getattr(self, name)) for name, _kind in fields])
+def fresh(build):
+    """The state of a build without calls.
+
+    ``keep`` says whether memory is kept back for host-compiled units, ``scale`` how far the worst unit was above its prediction, ``real_s`` and ``planned_s``
+    add up the finished units, ``head`` is the call that did not fit and ``head_since`` when that began.
+    """
+    return Record(
+        {
+            "build": build,
+            "failed": "",
+            "seq": 0,
+            "first": 0.0,
+            "last": 0.0,
+            "done": 0,
+            "retries": 0,
+            "real_s": 0.0,
+            "planned_s": 0.0,
+            "checked": 0.0,
+            "head": 0,
+            "head_since": 0.0,
+            "scale": 1.0,
+            "idle_since": 0.0,
+            "keep": 1,
+            "written": 0.0,
+            "high_mib": 0.0,
+        }
+    )
 
 
 def plain(text):
@@ -346,10 +337,6 @@ def to_json(value):
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(round(value, 3))
-
-
-def fresh(build):
-    return Record(HEADER, (build, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0))
 
 
 def read_bytes(path):
@@ -387,25 +374,24 @@ def read_proc(path):
 
 def load(folder, build):
     """``(header, entries)``; a fresh header when there is none or it cannot be read."""
-    text = read_bytes(os.path.join(folder, "state")).decode("utf-8", "replace")
-    lines = text.split("\n")
     try:
-        header = Record(HEADER, lines[0].split("\t"))
-        entries = [Record(ENTRY, line.split("\t")) for line in lines[1:] if line]
-        header.high_mib, [entry.unit for entry in entries]  # a shortened line lacks its last field
-    except (ValueError, AttributeError):
+        header, entries = marshal.loads(read_bytes(os.path.join(folder, "state")))
+        return Record(header), [Record(entry) for entry in entries]
+    except (EOFError, ValueError, TypeError):
         return fresh(build), []
-    return header, entries
 
 
 def save(folder, header, entries):
     """Replace the state in one step: whoever is killed here leaves the old one."""
-    path = os.path.join(folder, "state")
+    replace(os.path.join(folder, "state"), marshal.dumps((header.__dict__, [entry.__dict__ for entry in entries])))
+
+
+def replace(path, data):
+    """Put data in the place of a file, in one step."""
     temporary = path + ".new"
-    body = "\n".join([header.line(HEADER)] + [entry.line(ENTRY) for entry in entries]) + "\n"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(handle, body.encode())
+        os.write(handle, data)
     finally:
         os.close(handle)
     os.rename(temporary, path)
@@ -445,6 +431,17 @@ def born(pid):
     text = read_proc(f"/proc/{pid}/stat")
     fields = text[text.rfind(b")") + 2 :].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else 0
+
+
+def find_ninja():
+    """``(ninja's process, its child that this call is or belongs to)``: ninja runs its commands through a shell, which may stay in between."""
+    parent = os.getppid()
+    text = read_proc(f"/proc/{parent}/stat")
+    if text[text.find(b"(") + 1 : text.rfind(b")")] in (b"sh", b"dash", b"bash"):
+        above = int(text[text.rfind(b")") + 2 :].split()[1])
+        if above > 1:
+            return above, parent
+    return parent, os.getpid()
 
 
 def children(pid, threaded=True):
@@ -625,11 +622,16 @@ class Gate:
         self.pid = os.getpid()
         self.born = born(self.pid)
         self.parent = os.getppid()
-        self.arrived = time.monotonic()
+        self.ninja, self.child_of_ninja = find_ninja()
+        self.ninja_born = born(self.ninja)
         self.admitted = 0.0
         self.waited = 0.0
-        self.oom = 0
+        self.stopped = 0
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
+
+    def orphaned(self):
+        """True when ninja is gone: nobody would use what this call compiles."""
+        return os.getppid() != self.parent or (self.ninja != self.parent and born(self.ninja) != self.ninja_born)
 
     # Under the lock
 
@@ -673,8 +675,9 @@ class Gate:
                 kept.append(entry)
         if careful:
             # ninja's other children are units that it compiles with the host compiler, or calls that have not registered yet.
-            others = children(self.parent)
-            known = {entry.pid for entry in kept}
+            others = children(self.ninja)
+            known = {entry.top for entry in kept}
+            known.add(self.child_of_ninja)
             header.keep = 1 if others is None or any(pid not in known for pid in others) else 0
         return kept
 
@@ -775,13 +778,7 @@ class Gate:
                 "units_running": [entry.unit for entry in running],
             }
         )
-        path = os.path.join(self.folder, "status.json")
-        handle = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(handle, text.encode() + b"\n")
-        finally:
-            os.close(handle)
-        os.rename(path + ".new", path)
+        replace(os.path.join(self.folder, "status.json"), text.encode() + b"\n")
 
     # A call's life
 
@@ -802,8 +799,26 @@ class Gate:
             header.seq += 1
             header.first = header.first or now
             header.last = now
-            values = (self.pid, self.born, "W", header.seq, now, self.peak, 0, 0, self.wall, self.streams, 0, int(self.own), self.unit)
-            entries.append(Record(ENTRY, values))
+            entries.append(
+                Record(
+                    {
+                        "pid": self.pid,
+                        "born": self.born,
+                        "top": self.child_of_ninja,
+                        "state": "W",
+                        "seq": header.seq,
+                        "since": now,
+                        "predicted": self.peak,
+                        "reserved": 0.0,
+                        "used": 0.0,
+                        "wall": self.wall,
+                        "cores": self.streams,
+                        "tries": 0,
+                        "fixed": self.own,
+                        "unit": self.unit,
+                    }
+                )
+            )
             self.finish_turn(header, entries, now, self.admit(header, entries, now))
         return True
 
@@ -813,7 +828,6 @@ class Gate:
 
     def wait(self):
         """Until admitted: True. False: a unit failed, ninja is gone, or a signal says stop (which is then in ``self.stopped``)."""
-        self.stopped = 0
         signals = {signal.SIGUSR1, *STOPPING}
         begin = time.monotonic()
         pause = self.settle
@@ -826,7 +840,7 @@ class Gate:
                     sys.stderr.write(f"nvcc_gate: {self.unit} was not compiled, because another run of the build took over\n")
                     return False
                 if entry.state == "W":
-                    if self.stopped or header.failed or os.getppid() != self.parent:
+                    if self.stopped or header.failed or self.orphaned():
                         entries.remove(entry)
                         self.event("gave_up", entries)
                         self.finish_turn(header, entries, now, [])
@@ -897,13 +911,12 @@ class Gate:
         while True:
             age = time.monotonic() - self.admitted
             # A unit changes the slower the longer it takes: looks are a tenth of its age apart.
-            info = signal.sigtimedwait(signals, min(10.0, max(self.sample, 0.1 * age)))
+            info = signal.sigtimedwait(signals, 0.5 if self.stopped else min(10.0, max(self.sample, 0.1 * age)))
             if info is not None and info.si_signo in STOPPING:
                 self.stopped = info.si_signo
                 send(os.killpg, child, info.si_signo)
                 kill_at = kill_at or time.monotonic() + 5.0
-            if os.getppid() != self.parent and not self.stopped:
-                # ninja is gone: nobody would use the result, and its memory is wanted.
+            if not self.stopped and self.orphaned():
                 self.stopped = signal.SIGTERM
                 send(os.killpg, child, signal.SIGKILL)
             if kill_at and time.monotonic() > kill_at:
@@ -913,15 +926,18 @@ class Gate:
                 return status, usage
             age = time.monotonic() - self.admitted
             used = tree.used_mib()
-            self.seen_mib = max(self.seen_mib, used)
-            self.profile.append((age, used))
             if used == 0.0:
                 continue
+            # More than ever before: what looked like the peak was not it.
+            passed = passed and used <= 1.02 * self.seen_mib
+            self.seen_mib = max(self.seen_mib, used)
+            self.profile.append((age, used))
             left = len(self.architectures) - max(1, len(tree.compilers)) if self.architectures else 0
             now_passed = passed or has_passed(self.expect, self.seen_mib, used, age, self.wall, left)
             hold = reservation(self.expect, self.seen_mib, used, age, self.wall, now_passed, self.later)
             if passed:
-                hold = min(hold, told_reserved) if used * USE_MARGIN <= told_reserved else hold
+                # Once past the peak a reservation only falls, unless the unit really uses more.
+                hold = min(told_reserved, max(hold, used * USE_MARGIN))
             if now_passed != passed or abs(hold - told_reserved) > 0.04 * self.expect or abs(used - told_used) > 0.15 * self.expect:
                 told_used, told_reserved = used, hold
                 self.update(used, hold, now_passed and not passed)
@@ -983,7 +999,7 @@ class Gate:
                     # The last try has all the memory there is.
                     raised = self.budget if entry.tries + 1 == self.tries else RAISE * max(entry.predicted, peak)
                     entry.predicted = min(raised, max(self.budget, entry.predicted))
-                    entry.fixed = 1
+                    entry.fixed = True
                     entry.reserved = entry.used = 0.0
                     self.event("retry", entries, peak_mib=round(peak), predicted_mib=round(entry.predicted))
                 else:
@@ -997,7 +1013,8 @@ class Gate:
                             reason = f"failed with exit status {code}"
                         header.failed = f"{self.unit} {reason}"
                     self.event("failed", entries, status=code, oom=killed)
-            started = [] if header.failed else self.admit(header, self.clean(header, entries, now), now)
+            entries = self.clean(header, entries, now)
+            started = [] if header.failed else self.admit(header, entries, now)
             self.finish_turn(header, entries, now, started)
             if header.failed:
                 for item in entries:

@@ -4,7 +4,8 @@
 
 """A compiler that compiles nothing: it follows the program in its source file, one step a line.
 
-    use MIB SECONDS     hold that much memory for that long
+    use MIB SECONDS     hold that much memory for that long, then give it back
+    hold MIB SECONDS    grow or shrink to that much and wait: what is held stays for the next step
     say TEXT            write to stderr
     kill                die by signal 9
     exit STATUS
@@ -15,10 +16,23 @@ It writes the file named after -o when it gets to its end. Run as ``python -I -S
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
 import time
+
+# Blocks of a quarter MiB that "hold" keeps.
+HELD: list[mmap.mmap] = []
+
+
+def allocate(mib: float) -> mmap.mmap:
+    """Memory that is really there: every page is written."""
+    size = max(mmap.PAGESIZE, int(mib * 1048576))
+    block = mmap.mmap(-1, size)
+    for place in range(0, size, mmap.PAGESIZE):
+        block[place] = 1
+    return block
 
 
 def step(source: str, line: str) -> None:
@@ -26,9 +40,17 @@ def step(source: str, line: str) -> None:
     word, _space, rest = line.partition(" ")
     if word == "use":
         mib, seconds = rest.split()
-        block = bytearray(b"\1") * int(float(mib) * 1048576)
+        block = allocate(float(mib))
         time.sleep(float(seconds))
-        del block
+        block.close()
+    elif word == "hold":
+        mib, seconds = rest.split()
+        wanted = int(float(mib) * 4)
+        while len(HELD) > wanted:
+            HELD.pop().close()
+        while len(HELD) < wanted:
+            HELD.append(allocate(0.25))
+        time.sleep(float(seconds))
     elif word == "say":
         sys.stderr.write(rest + "\n")
         sys.stderr.flush()
