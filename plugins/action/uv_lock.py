@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ class ActionModule(ActionBase):
 
     def _lock(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         plan = arguments["plan"]
-        key = str((plan.get("lock") or {}).get("key") or "")
+        key, inputs = _key(plan, arguments["build_packages"])
         python = str((plan.get("python") or {}).get("version") or "")
         if not key or not python:
             raise IronwheelError("The plan names no lock key or no Python version.", "InvalidPlan", "make the plan with the role preflight of this collection.")
@@ -99,7 +100,7 @@ class ActionModule(ActionBase):
                 python=python,
                 machine=arguments["machine"],
                 torch_index=tuple(answer["torch_index"]),
-                inputs=(plan.get("lock") or {}).get("inputs") or {},
+                inputs=inputs,
             )
             place = temporary if checking else path
             result = self._result(lock, place, plan, arguments, source="solved", changed=True, actions=[f"solve {len(lock.packages)} packages into {path}"])
@@ -115,6 +116,16 @@ class ActionModule(ActionBase):
         if warning:
             result["warnings"] = [warning]
         return result
+
+
+def _key(plan: dict[str, Any], build_packages: list[str]) -> tuple[str, dict[str, Any]]:
+    """Key and inputs of the lock: the plan's, and with them the packages that may be built from source, if there are any."""
+    lock = plan.get("lock") or {}
+    key, inputs = str(lock.get("key") or ""), dict(lock.get("inputs") or {})
+    if key and build_packages:
+        inputs["build_packages"] = sorted(build_packages)
+        key = hashlib.sha256(json.dumps([key, inputs["build_packages"]]).encode()).hexdigest()
+    return key, inputs
 
 
 @contextlib.contextmanager

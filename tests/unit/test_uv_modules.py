@@ -543,9 +543,9 @@ class Group:
         inputs = {"packages": ["alpha"]}
         return {"lock": {"key": "a" * 64, "inputs": inputs}, "python": {"version": "3.11.2"}, "packages": ["alpha"], **more}
 
-    def call(self, name: str, check: bool = False, plan: dict | None = None) -> dict:
+    def call(self, name: str, check: bool = False, plan: dict | None = None, **more) -> dict:
         task = types.SimpleNamespace(
-            args={"plan": plan or self.plan(), "machine": "x86_64", "lock_dir": str(self.locks), "uv": "/x/uv"},
+            args={"plan": plan or self.plan(), "machine": "x86_64", "lock_dir": str(self.locks), "uv": "/x/uv", **more},
             check_mode=check,
             async_val=0,
             diff=False,
@@ -600,6 +600,13 @@ def test_a_stored_lock_is_not_solved_again(group):
     assert (again["changed"], again["source"], group.solved) == (False, "stored", ["a"])
     other = group.plan(lock={"key": "b" * 64, "inputs": {}})
     assert group.call("a", plan=other)["changed"] is True
+
+
+def test_packages_built_from_source_make_another_lock(group):
+    plain, built = group.call("a"), group.call("a", build_packages=["gamma"])
+    assert built["source"] == "solved" and built["key"] != plain["key"]
+    assert '# input build_packages: ["gamma"]' in Path(built["path"]).read_text(encoding="utf-8")
+    assert group.call("b", build_packages=["gamma"])["source"] == "stored"
 
 
 def test_an_edited_lock_fails_and_stays(group):
