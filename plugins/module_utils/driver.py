@@ -443,16 +443,22 @@ def fabric_manager(version: str, installed: dict[str, str], available: dict[str,
     )
 
 
-def module_stream(flavour: str, branch: int) -> str:
-    """dnf module stream of ``nvidia-driver`` on RHEL 9: ``580-open``, ``open-dkms``, ``580-dkms``, ``latest-dkms``."""
-    if flavour == "open":
-        return f"{branch}-open" if branch else "open-dkms"
-    return f"{branch}-dkms" if branch else "latest-dkms"
+def module_stream(flavour: str, branch: int, streams: dict[str, bool]) -> str:
+    """dnf module stream of ``nvidia-driver``: the branch's own (``580-open``, ``580-dkms``), else that of all branches (``open-dkms``, ``latest-dkms``).
+
+    Args:
+        flavour: of the kernel module.
+        branch: of the driver.
+        streams: streams that the repositories have; without any (RHEL 10) there is nothing to choose.
+    """
+    own, general = (f"{branch}-open", "open-dkms") if flavour == "open" else (f"{branch}-dkms", "latest-dkms")
+    return next((name for name in (own, general) if name in streams), "")
 
 
-def stream_switch(enabled: str, wanted: str) -> dict:
-    """``{stream, switch, reset_first}``: another enabled stream must be reset before the wanted one can be enabled."""
-    return {"stream": wanted, "switch": enabled != wanted, "reset_first": bool(enabled) and enabled != wanted}
+def stream_switch(streams: dict[str, bool], wanted: str) -> dict:
+    """``{stream, switch, reset_first}``: dnf refuses to enable a stream while another one is, so that one is reset first."""
+    enabled = next((name for name, on in streams.items() if on), "")
+    return {"stream": wanted, "switch": bool(wanted) and enabled != wanted, "reset_first": bool(wanted and enabled) and enabled != wanted}
 
 
 def hold_names(choice: Choice, installed: dict[str, str]) -> list[str]:

@@ -313,7 +313,7 @@ class Dnf(Manager):
     def transaction_arguments(self, install: dict[str, str | None], remove: list[str]) -> list[str]:
         """Arguments of ``dnf`` for one transaction."""
         wanted = [name if version is None else f"{name}-{version}" for name, version in sorted(install.items())]
-        return ["--allowerasing", "--setopt=install_weak_deps=False", "install", *wanted]
+        return ["--disableplugin=versionlock", "--allowerasing", "--setopt=install_weak_deps=False", "install", *wanted]
 
     def simulate(self, install: dict[str, str | None], remove: list[str], preferences: str | None = None) -> list[tuple[str, str, str]]:
         """What the transaction would do.
@@ -339,10 +339,10 @@ class Dnf(Manager):
                 return status, stdout, stderr
         return self._dnf(self.transaction_arguments(install, remove))
 
-    def enabled_stream(self, module: str) -> str:
-        """The enabled stream of a module, or empty."""
-        status, stdout, stderr = self.run(["dnf", "-q", "module", "list", "--enabled", module], environ_update=ENVIRONMENT)
-        return parse_enabled_stream(stdout, module) if status == 0 else ""
+    def streams(self, module: str) -> dict[str, bool]:
+        """Streams of a module and whether each is enabled; empty where the repositories have no such module."""
+        status, stdout, stderr = self.run(["dnf", "-q", "module", "list", module], environ_update=ENVIRONMENT)
+        return parse_streams(stdout, module) if status == 0 else {}
 
     def switch_stream(self, module: str, stream: str, reset: bool) -> None:
         """Enable a stream, after a reset when another one is enabled.
@@ -358,12 +358,13 @@ class Dnf(Manager):
 
 
 def parse_versionlock(text: str) -> dict[str, str]:
-    """Lines of ``dnf versionlock list`` as ``{name: entry}``; an entry with a glob in its name stands under that glob."""
+    """Lines of ``dnf versionlock list`` as ``{name: entry}``; an entry that is no full name, such as ``*nvidia*580*``, stands under itself."""
     found = {}
-    for line in text.splitlines():
-        match = re.match(r"!?(\S+?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", line.strip())
-        if match is not None:
-            found[match.group(1)] = line.strip()
+    for line in text.split("\n"):
+        entry = line.strip()
+        match = re.match(r"!?([^\s*]+?)-(?:\d+:)?\d[^-\s]*-[^-\s]+$", entry)
+        if entry and " " not in entry:
+            found[match.group(1) if match else entry] = entry
     return found
 
 
@@ -383,10 +384,11 @@ def parse_dnf_transaction(text: str) -> list[tuple[str, str, str]]:
     return found
 
 
-def parse_enabled_stream(text: str, module: str) -> str:
-    """Stream that ``dnf module list --enabled`` marks with ``[e]``."""
+def parse_streams(text: str, module: str) -> dict[str, bool]:
+    """Table of ``dnf module list`` as ``{stream: enabled}``; ``[e]`` marks the enabled stream, ``[d]`` a default."""
+    found: dict[str, bool] = {}
     for line in text.splitlines():
-        match = re.match(rf"{re.escape(module)}\s+(\S+)\s+(?:\[d\])?\[e\]|{re.escape(module)}\s+(\S+) \[e\]", line)
+        match = re.match(rf"{re.escape(module)}\s+(\S+)((?:\s*\[\w\])*)", line)
         if match is not None:
-            return match.group(1) or match.group(2)
-    return ""
+            found[match.group(1)] = found.get(match.group(1), False) or "[e]" in match.group(2)
+    return found

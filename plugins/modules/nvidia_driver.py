@@ -331,15 +331,14 @@ class Converge:
             raise driver.kernel_would_change(sorted({name for name, text in names}), self.request.kernel)
 
     def switch_stream(self, changes):
-        """Enable the module stream of flavour and branch where the repository has streams (RHEL 9)."""
-        major = str(self.facts["os"]["version"]).split(".")[0]
-        if major != "9" or not changes:
+        """Enable the module stream of flavour and branch where the repositories have streams (RHEL 9)."""
+        if not changes:
             return
-        wanted = driver.module_stream(self.request.flavour, self.request.branch or driver.branch_of(self.request.version))
-        step = driver.stream_switch(self.manager.enabled_stream(STREAM_MODULE), wanted)
+        streams = self.manager.streams(STREAM_MODULE)
+        step = driver.stream_switch(streams, driver.module_stream(self.request.flavour, driver.branch_of(self.choice.version), streams))
         if step["switch"]:
-            self.manager.switch_stream(STREAM_MODULE, wanted, step["reset_first"])
-            self.actions.append(f"enable module stream {STREAM_MODULE}:{wanted}")
+            self.manager.switch_stream(STREAM_MODULE, step["stream"], step["reset_first"])
+            self.actions.append(f"enable module stream {STREAM_MODULE}:{step['stream']}")
 
     def checked(self, result, what):
         """Raise when a transaction failed: with the dkms log's reason when that is where it failed."""
@@ -525,7 +524,7 @@ class Converge:
             # Our pin is there, so the holds are ours as well.
             stale = {name: entry for name, entry in held.items() if name in driver.hold_names(choice, after)}
         elif self.manager.tool == "dnf":
-            stale = {name: entry for name, entry in held.items() if name in wanted and choice.version not in entry}
+            stale = {name: entry for name, entry in held.items() if (name in wanted or "nvidia" in name) and choice.version not in entry}
         missing = [name for name in wanted if name not in held or name in stale]
         if missing:
             self.actions.append(f"hold {', '.join(missing)}")
