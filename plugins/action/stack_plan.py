@@ -16,6 +16,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.yaml import yaml_load
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 from ansible_collections.ironwheel.gpu.plugins.module_utils import plan_table, what_if, wheel_store
 from ansible_collections.ironwheel.gpu.plugins.module_utils.defaults import OPTIONS
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
@@ -46,6 +47,8 @@ class ActionModule(ActionBase):
             result.update(self._plan(arguments, task_vars or {}))
         except IronwheelError as fault:
             result.update(failed=True, **fault.as_result())
+        # -v shows the trace as a table; the dictionaries behind it are for -vvv.
+        result["_ansible_verbose_override"] = Display().verbosity < 3
         return result
 
     def _plan(self, arguments: Mapping[str, Any], task_vars: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,8 +142,9 @@ def decide_profile(host: Mapping[str, Any], request: Request, managed: bool, not
         if wants_cuda:
             notes.accept(subject, "gpu", f"torch_variant is {request['torch_variant']}, although the host has no NVIDIA GPU")
             return "gpu"
-        notes.reject(subject, "gpu", "the GPUs of the host are set aside for virtual machines" if nvidia_gpus(host) else "the host has no NVIDIA GPU")
-        notes.accept(subject, "cpu", "nothing else can run here")
+        reason = "the GPUs of the host are set aside for virtual machines" if nvidia_gpus(host) else "the host has no NVIDIA GPU"
+        notes.reject(subject, "gpu", reason)
+        notes.accept(subject, "cpu", reason)
         return "cpu"
     state = host["driver"].get("state")
     if managed or state in ("ok", "reboot_required"):
@@ -165,7 +166,7 @@ def decide_profile(host: Mapping[str, Any], request: Request, managed: bool, not
         )
         return "gpu"
     notes.reject(subject, "gpu", f"the NVIDIA GPU cannot be used: {detail}, and the driver is not ours to install")
-    notes.accept(subject, "cpu", "nothing else can run here")
+    notes.accept(subject, "cpu", f"the NVIDIA GPU cannot be used: {detail}")
     notes.warn(
         "GpuNotUsable",
         f"The host has {len(gpus)} NVIDIA GPU{'s' if len(gpus) > 1 else ''} but no driver ({detail}), and it is not ours to install: CPU profile.",
