@@ -10,12 +10,13 @@ fails for a reason of its own (memory, disk, connection) the next host tries; wh
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.ironwheel.gpu.plugins.module_utils import torch_abi, wheel_store, wheels
@@ -27,20 +28,29 @@ display = Display()
 
 POLL_S = 10
 PROGRESS_S = 20
+# A connection may be gone for five minutes, and a module may die twice, before a build that goes on by itself is given up.
+LOST_POLLS = 30
+CRASHED_POLLS = 3
 # What another host can do better. Everything else would fail there in the same way.
 HOST_ERRORS = (
-    *("NotEnoughMemory", "DiskTooSmall", "BuildToolMissing", "ToolkitMissing", "BuildNotStarted", "SourceNotFound"),
+    *("NotEnoughMemory", "DiskTooSmall", "FileSystem", "ToolMissing", "BuildToolMissing", "ToolkitMissing", "BuildNotStarted", "SourceNotFound"),
     *("BuildOutOfMemory", "BuildOutOfDisk", "BuildKilled", "BuildTimedOut"),
 )
 HOSTS_THAT_TRY = 2
 
 
 class StepFailed(Exception):
-    """A step on the target failed; ``result`` is what the module returned."""
+    """A step on the target failed; ``result`` is what the module returned, ``lost`` the failure of the connection where there was one."""
 
-    def __init__(self, result: dict[str, Any]) -> None:
-        super().__init__(result.get("msg", "the module failed without a message"))
+    def __init__(self, result: dict[str, Any], lost: AnsibleConnectionFailure | None = None) -> None:
+        super().__init__(result.get("msg") or "the module failed without a message")
         self.result = result
+        self.lost = lost
+
+    @property
+    def error(self) -> str:
+        """Name of the fault; empty when the module died before it could name one, or the connection broke."""
+        return str(self.result.get("error") or "")
 
 
 class ActionModule(ActionBase):
@@ -62,17 +72,29 @@ class ActionModule(ActionBase):
         except IronwheelError as exc:
             return {"failed": True, "trace": self.trace, "actions": self.actions, **exc.as_result()}
         except StepFailed as exc:
+            if exc.lost is not None:
+                # The executor knows best how to say that a host is unreachable.
+                raise exc.lost from exc
             return {**exc.result, "failed": True, "trace": self.trace, "actions": self.actions}
         finally:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
+            with contextlib.suppress(AnsibleConnectionFailure):
+                self._remove_tmp_path(self._connection._shell.tmpdir)
 
     # --- the sequence ---------------------------------------------------------------------------------------------------------------------------------
 
     def step(self, state: str, **more: Any) -> dict[str, Any]:
-        """One step on the target."""
+        """One step on the target.
+
+        Raises:
+            StepFailed: the module says so, or the connection broke.
+        """
         arguments = {name: value for name, value in self.args.items() if name not in ("store", "prebuilt", "build_allowed", "cost_dir")}
-        result = self._execute_module(module_name="ironwheel.gpu.extension_wheel", module_args={**arguments, "state": state, **more}, task_vars=self.vars)
-        if result.get("failed") or result.get("unreachable"):
+        module_args = {**arguments, "state": state, **more}
+        try:
+            result = self._execute_module(module_name="ironwheel.gpu.extension_wheel", module_args=module_args, task_vars=self.vars)
+        except AnsibleConnectionFailure as exc:
+            raise StepFailed({"msg": str(exc)}, exc) from exc
+        if result.get("failed"):
             raise StepFailed(result)
         self.actions += result.get("actions") or []
         return result
@@ -86,7 +108,7 @@ class ActionModule(ActionBase):
             probe = self.step("probed")
         except StepFailed as exc:
             # In check mode on a new host the environment is only announced, so nothing more can be known.
-            if self._task.check_mode and exc.result.get("error") == "EnvironmentMissing":
+            if self._task.check_mode and exc.error == "EnvironmentMissing":
                 return self.predicted("unknown", {}, f"Would have {self.args['name']} {self.args['version']} for the new environment")
             raise
         wanted = probe["fields"]
@@ -128,7 +150,7 @@ class ActionModule(ActionBase):
                 self.note(f"store {entry['fingerprint']}", "rejected", exc.message)
                 display.warning(f"[{self.host}] {exc.message}")
             except StepFailed as exc:
-                if exc.result.get("unreachable"):
+                if not exc.error:
                     raise
                 self.note(f"store {entry['fingerprint']}", "rejected", str(exc))
         return None
@@ -144,10 +166,10 @@ class ActionModule(ActionBase):
     def from_prebuilt(self, probe: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
         """The first listed prebuilt wheel that fits by its name, its sha256, its symbols and an import."""
         for item in self.args.get("prebuilt") or []:
-            url, digest = str(item.get("url") or ""), str(item.get("sha256") or "")
+            url, digest = str(item.get("url") or item.get("path") or ""), str(item.get("sha256") or "")
             if not url or len(digest) != 64:
                 raise IronwheelError(
-                    f"flash_attn_prebuilt names '{url}' with sha256 '{digest}': each entry needs a url and its sha256.",
+                    f"flash_attn_prebuilt names '{url}' with sha256 '{digest}': each entry needs a url or a path, and its sha256.",
                     "InvalidInput",
                     "Complete or remove the entry.",
                 )
@@ -163,6 +185,8 @@ class ActionModule(ActionBase):
                 probe["glibc"],
             )
             wheel = wheels.parse(url)
+            if wheel.name != target.name:
+                continue
             reasons = wheels.judge(wheel, target)
             if reasons:
                 self.note(wheel.filename, "rejected", "; ".join(reasons))
@@ -177,7 +201,7 @@ class ActionModule(ActionBase):
                 key = torch_abi.fingerprint(fields)
                 accepted = self.step("accepted", wheel=fetched["wheel"], sha256=digest, fingerprint=key, fields=fields, origin=origin)
             except StepFailed as exc:
-                if exc.result.get("unreachable"):
+                if not exc.error:
                     raise
                 self.note(wheel.filename, "rejected", str(exc))
                 continue
@@ -190,7 +214,8 @@ class ActionModule(ActionBase):
     def build_or_wait(self, store: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """Build, or wait for the host that builds the same; take its wheel, or its place when it failed for a reason of its own."""
         key = torch_abi.fingerprint(wanted)
-        run_id = f"{os.getppid()}"
+        # Ansible numbers the tasks of one run behind a random part, which tells this run from all others.
+        run_id = str(self._task._uuid).rpartition("-")[0]
         said = 0.0
         with wheel_store.building(store, key) as take:
             while not take():
@@ -208,10 +233,13 @@ class ActionModule(ActionBase):
                 last = final or failures[-1]
                 raise IronwheelError(f"{last['host']} built for this group and failed: {last['message']}", last["error"], last["remedy"])
             try:
-                return self.build(store, wanted)
+                built = self.build(store)
             except (StepFailed, IronwheelError) as exc:
                 self.remember_failure(store, key, run_id, exc)
                 raise
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.failure_file(store, key))
+            return built
 
     def failure_file(self, store: str, key: str) -> str:
         return os.path.join(store, f".failed-{key}.json")
@@ -226,17 +254,17 @@ class ActionModule(ActionBase):
         return kept["failures"] if isinstance(kept, dict) and kept.get("run") == run_id else []
 
     def remember_failure(self, store: str, key: str, run_id: str, exc: Exception) -> None:
-        error = exc.error if isinstance(exc, IronwheelError) else exc.result.get("error", "")
         entry = {
             "host": self.host,
             "message": exc.message if isinstance(exc, IronwheelError) else str(exc),
-            "error": error,
+            "error": exc.error,
             "remedy": exc.remedy if isinstance(exc, IronwheelError) else exc.result.get("remedy", ""),
-            "of_the_host": error in HOST_ERRORS or bool(getattr(exc, "result", {}).get("unreachable")),
+            # Without a name it is a connection that broke or a module that was killed.
+            "of_the_host": exc.error in HOST_ERRORS or not exc.error,
         }
         write_atomically(self.failure_file(store, key), json.dumps({"run": run_id, "failures": [*self.failures(store, key, run_id), entry]}))
 
-    def build(self, store: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    def build(self, store: str) -> dict[str, Any]:
         """Build on this host, follow it to its end, put the wheel into the store."""
         started = self.step("started")
         fingerprint, fields = started["fingerprint"], started["fields"]
@@ -265,9 +293,11 @@ class ActionModule(ActionBase):
                 broken = 0
             except StepFailed as exc:
                 broken += 1
-                if not exc.result.get("unreachable") or broken > 30:
+                if exc.error or broken >= (CRASHED_POLLS if exc.lost is None else LOST_POLLS):
                     raise
-                self._connection.reset()
+                display.display(f"[{self.host}] {self.args['name']}: no answer from the host ({exc}); the build goes on there")
+                with contextlib.suppress(AnsibleConnectionFailure):
+                    self._connection.reset()
                 time.sleep(POLL_S)
                 continue
             if polled.get("result"):
@@ -314,10 +344,8 @@ class ActionModule(ActionBase):
         return value if isinstance(value, bool) else str(value).lower() in ("1", "true", "yes", "on")
 
     def store(self) -> str:
-        """The store's folder on the controller, below the playbook's project when it is relative."""
-        store = str(self.args.get("store") or "wheels")
-        path = os.path.expanduser(store)
-        return path if os.path.isabs(path) else os.path.join(self._loader.get_basedir(), path)
+        """The store's folder on the controller; a relative one lies where locks and reports do, in the folder that Ansible was started in."""
+        return os.path.abspath(os.path.expanduser(str(self.args.get("store") or "wheels")))
 
     def upload(self, path: str) -> str:
         remote = self._connection._shell.join_path(self._connection._shell.tmpdir or self._make_tmp_path(), os.path.basename(path))
@@ -336,9 +364,9 @@ class ActionModule(ActionBase):
         """Keep a host's measured costs on the controller, from which the next plan predicts."""
         folder = self.args.get("cost_dir")
         if rows and folder:
-            path = folder if os.path.isabs(folder) else os.path.join(self._loader.get_basedir(), folder)
-            os.makedirs(os.path.join(path, self.host), exist_ok=True)
-            write_atomically(os.path.join(path, self.host, f"{self.args['name']}.jsonl"), "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
+            path = os.path.join(os.path.abspath(os.path.expanduser(str(folder))), self.host)
+            os.makedirs(path, exist_ok=True)
+            write_atomically(os.path.join(path, f"{normalize(self.args['name'])}.jsonl"), "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
 
 
 def progress_line(name: str, status: dict[str, Any]) -> str:

@@ -40,6 +40,10 @@ _KILLED = re.compile(
     rb"\bKilled\b|signal 9|error 137|exit(?:ed)?(?: with)?(?: status| code)? 137|Cannot allocate memory|out of memory",
     re.IGNORECASE,
 )
+# What the gate says of a unit that it tries again is no reason why the build failed.
+_TRIED_AGAIN = re.compile(rb"^nvcc_gate: .* is tried again$", re.MULTILINE)
+# Kept free from the start, so that a full disk still takes the result.
+RESERVE_BYTES = 65536
 _DISK = re.compile(rb"No space left on device|Disk quota exceeded")
 _ERROR = re.compile(rb"(?:error:|Error:|FAILED:|fatal:)")
 
@@ -181,10 +185,12 @@ def classify(code: int, log: bytes, oom_delta: int, wheel: str | None, free_mib:
         return ("ok", "built") if wheel else ("no_wheel", "the build ended well and left no wheel")
     if _DISK.search(log) or free_mib < 16:
         return "out_of_disk", f"the disk of the build folder is full ({free_mib} MiB free)"
-    killed = _KILLED.search(log)
-    if oom_delta > 0 or killed:
-        seen = f"the kernel counted {oom_delta} out-of-memory kills" if oom_delta > 0 else f"a compiler said '{killed.group(0).decode(errors='replace')}'"
-        return "out_of_memory", f"compilers were killed for lack of memory: {seen}"
+    killed = _KILLED.search(_TRIED_AGAIN.sub(b"", log))
+    if killed or (oom_delta > 0 and (code < 0 or not _ERROR.search(log))):
+        word = f"a compiler said '{killed.group(0).decode(errors='replace')}'" if killed else f"the build ended with status {code}"
+        # Programs such as earlyoom and systemd-oomd kill for memory too, and nobody counts that.
+        counted = f"the kernel counted {oom_delta} out-of-memory kills" if oom_delta > 0 else "the kernel counted none: another program or person ended it"
+        return "out_of_memory", f"compilers were killed, most likely for lack of memory: {word}, {counted}"
     if code < 0:
         return "killed", f"the build was ended by signal {-code}"
     lines = [line.strip().decode(errors="replace")[:300] for line in log.splitlines() if _ERROR.search(line)]
@@ -240,25 +246,39 @@ class Runner:
         elapsed = time.time() - self.started
         row = {"t_s": round(elapsed, 1), "used_mib": used, "available_mib": available_mib()}
         row.update(running=gate.get("running"), reserved_mib=gate.get("reserved_mib"))
-        with open(self.path("memory.jsonl"), "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
-        write_json(
-            self.path("status.json"),
-            {
-                "state": "running",
-                "pid": os.getpid(),
-                "elapsed_s": round(elapsed),
-                "units_done": gate.get("done", done),
-                "units": gate.get("units") or self.job.get("units") or total,
-                "running": gate.get("running"),
-                "waiting": gate.get("waiting"),
-                "used_mib": used,
-                "peak_mib": self.peak_mib,
-                "budget_mib": self.job.get("budget_mib"),
-                "left_s": gate.get("left_s", round(elapsed / done * (total - done)) if done else None),
-                "contained": contained,
-            },
-        )
+        status = {
+            "state": "running",
+            "pid": os.getpid(),
+            "elapsed_s": round(elapsed),
+            "units_done": gate.get("done", done),
+            "units": gate.get("units") or self.job.get("units") or total,
+            "running": gate.get("running"),
+            "waiting": gate.get("waiting"),
+            "used_mib": used,
+            "peak_mib": self.peak_mib,
+            "budget_mib": self.job.get("budget_mib"),
+            "left_s": gate.get("left_s", round(elapsed / done * (total - done)) if done else None),
+            "contained": contained,
+        }
+        # A full disk must not end the watching: the compilers find out by themselves, and what became of them is still to be told.
+        with contextlib.suppress(OSError):
+            with open(self.path("memory.jsonl"), "a", encoding="utf-8") as stream:
+                stream.write(json.dumps(row) + "\n")
+            write_json(self.path("status.json"), status)
+
+    def reserve(self) -> None:
+        """Take the room of the result now."""
+        with contextlib.suppress(OSError), open(self.path(".reserve"), "wb") as stream:
+            stream.write(bytes(RESERVE_BYTES))
+
+    def tell(self, result: dict) -> None:
+        """Write the result, in the room that was kept for it if need be."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path(".reserve"))
+        write_json(self.path("result.json"), result)
+        ended = {"state": "ended", "outcome": result["outcome"], "elapsed_s": round(result["elapsed_s"]), "peak_mib": self.peak_mib}
+        with contextlib.suppress(OSError):
+            write_json(self.path("status.json"), ended)
 
     def wheel(self) -> str | None:
         """The wheel that the build left, or None."""
@@ -277,11 +297,12 @@ class Runner:
         kills_before = oom_kills(directories)
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
+        self.reserve()
         deadline = self.started + self.job["timeout_s"] if self.job.get("timeout_s") else None
         timed_out = False
-        with open(self.log, "ab") as log, open(os.devnull, "rb") as nothing:
-            log.write(f"\n--- build started {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
-            log.flush()
+        with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:
+            with contextlib.suppress(OSError):
+                log.write(f"\n--- build started {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
             start_of_log = log.tell()
             streams = {"stdin": nothing, "stdout": log, "stderr": log}
             self.child = subprocess.Popen(self.job["argv"], cwd=self.job["cwd"], env=self.job["env"], start_new_session=True, **streams)
@@ -321,8 +342,7 @@ class Runner:
             "oom_kills": oom_kills(directories) - kills_before,
             "log": self.log,
         }
-        write_json(self.path("result.json"), result)
-        write_json(self.path("status.json"), {"state": "ended", "outcome": outcome, "elapsed_s": round(result["elapsed_s"]), "peak_mib": self.peak_mib})
+        self.tell(result)
         return 0 if outcome == "ok" else 1
 
 

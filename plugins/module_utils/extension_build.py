@@ -9,8 +9,8 @@ A build folder is named after the fingerprint, so that a retry finds the objects
     builds/<fingerprint>/source/        the unpacked, mended source (ninja resumes here)
                          tmp/ out/      TMPDIR, the finished wheel
                          gate/          state and cost log of the nvcc gate
-                         nvcc           what PYTORCH_NVCC names: the gate, at a path that never changes (ninja hashes the command line)
-                         runner.py job.json lock status.json memory.jsonl build.log result.json
+                         nvcc_gate.pyc  what PYTORCH_NVCC runs: the gate, at a path that never changes (ninja hashes the command line)
+                         runner.py job.json lock start.lock status.json memory.jsonl build.log result.json
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -228,6 +228,32 @@ def alive(folder: str) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def starting(folder: str) -> Iterator[None]:
+    """Hold the right to look at a build folder and start a build in it. It ends with the process."""
+    handle = os.open(os.path.join(folder, "start.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def finished(folder: str) -> bool:
+    """True when a build ended well and its wheel still lies there, whole: its controller was gone before the end."""
+    result = read_json(os.path.join(folder, "result.json"))
+    wheel = result.get("wheel") if result and result.get("outcome") == "ok" else None
+    return bool(wheel) and os.path.isfile(wheel) and file_sha256(wheel) == result.get("sha256")
+
+
+def clear_objects(folder: str) -> None:
+    """Remove source, objects and the wheel of a build whose wheel was accepted: gigabytes that nothing needs. Logs, costs and the result stay."""
+    for name in ("source", "tmp", "out"):
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, "source.stamp"))
+
+
 def read_json(path: str) -> dict[str, Any] | None:
     """A JSON object from a file, None when there is none that can be read."""
     try:
@@ -311,8 +337,8 @@ class Job:
     gated: bool
     timeout_s: int = 0
 
-    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the build: the host's, cleaned of what would change the result, and ours on top."""
+    def environ(self, base: Mapping[str, str], gate: str = "") -> dict[str, str]:
+        """The environment of the build: the host's, cleaned of what would change the result, and ours on top. ``gate`` is the command that runs the gate."""
         folder = self.folder
         kept = {name: base[name] for name in ("LANG", "TZ", "SSL_CERT_FILE", "USER", "LOGNAME") if name in base}
         bin_dir = os.path.dirname(self.environment_python)
@@ -332,7 +358,7 @@ class Job:
         kept[MARKER] = folder
         if self.gated:
             kept.update(
-                PYTORCH_NVCC=os.path.join(folder, "nvcc"),
+                PYTORCH_NVCC=gate,
                 # The gate admits; ninja may start all.
                 MAX_JOBS=str(self.units or 4 * self.cores),
                 IRONWHEEL_NVCC=os.path.join(self.cuda_home, "bin", "nvcc"),
@@ -366,19 +392,21 @@ def write_job(job: Job, base: Mapping[str, str], python: str) -> None:
         os.makedirs(os.path.join(job.folder, name), exist_ok=True)
     shutil.rmtree(os.path.join(job.folder, "out"), ignore_errors=True)
     os.makedirs(os.path.join(job.folder, "out"))
-    for name in ("result.json", "status.json", "memory.jsonl"):
+    for name in ("result.json", "status.json", "memory.jsonl", os.path.join("gate", "status.json")):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(job.folder, name))
     install_program(os.path.join(job.folder, "runner.py"), build_runner, python)
-    if job.gated:
-        install_program(os.path.join(job.folder, "nvcc"), nvcc_gate, python)
+    try:
+        gate = nvcc_gate.install(job.folder, python) if job.gated else ""
+    except nvcc_gate.GateError as exc:
+        raise IronwheelError(f"The gate of the build cannot be put into {job.folder}: {exc}.", "BuildNotStarted", "Build with flash_attn_gate: false.") from exc
     write_atomically(
         os.path.join(job.folder, "job.json"),
         json.dumps(
             {
                 "argv": job.argv(),
                 "cwd": job.folder,
-                "env": job.environ(base),
+                "env": job.environ(base, gate),
                 "out_dir": os.path.join(job.folder, "out"),
                 "gate_dir": os.path.join(job.folder, "gate") if job.gated else "",
                 "units": job.units,

@@ -332,16 +332,26 @@ class Extension:
         return None
 
     def started(self) -> dict:
-        """Everything up to a running build: source, refusals, jobs, start. A build that runs already is attached to."""
+        """Everything up to a running build: source, refusals, jobs, start. A build that runs already is attached to, one that ended well meanwhile is taken."""
         identity = self.identity()
         source, digest = self.source(identity)
         fields = self.fields(identity, digest)
         fingerprint = torch_abi.fingerprint(fields)
         folder = self.folder(fingerprint)
-        os.makedirs(folder, exist_ok=True)
         answer = {"fingerprint": fingerprint, "fields": fields, "folder": folder, "changed": True}
-        if extension_build.alive(folder):
-            return {**answer, "attached": True, "actions": [f"Attached to the build of {self.label} that runs in {folder}"]}
+        os.makedirs(folder, exist_ok=True)
+        # Of two runs that come at the same moment one starts the build and the other finds it running.
+        with extension_build.starting(folder):
+            if extension_build.alive(folder):
+                return {**answer, "attached": True, "actions": [f"Attached to the build of {self.label} that runs in {folder}"]}
+            if extension_build.finished(folder):
+                return {**answer, "attached": True, "actions": [f"Took the build of {self.label} that ended in {folder} while nobody was connected"]}
+            return {**answer, **self.start(identity, source, digest, fields, fingerprint)}
+
+    def start(self, identity: dict, source: str, digest: str, fields: dict, fingerprint: str) -> dict:
+        """Refuse early, prepare the folder, start the runner."""
+        folder = self.folder(fingerprint)
+        version = self.params["version"]
         actions = []
         ended = extension_build.end_leftovers(folder)
         if ended:
@@ -349,17 +359,8 @@ class Extension:
         actions += self.orphans()
         cuda_home = self.cuda_home(identity)
         choice, usable, cores = self.choose()
-        extension_build.require_disk(folder, self.package.units(self.params["version"]))
+        extension_build.require_disk(folder, self.package.units(version))
         self.require_tools()
-        extension_build.unpack(source, os.path.join(folder, "source"), digest + json.dumps(fields["fixes"]))
-        extension_build.apply_fixes(
-            os.path.join(folder, "source"), [fix.as_dict() for fix in self.package.fixes_for(self.params["version"], identity["full_version"])]
-        )
-        job = self.job(folder, choice, usable - choice.reserve_mib, cores, cuda_home)
-        extension_build.write_job(job, os.environ, sys.executable)
-        self.write_costs(folder)
-        if self.params["build_user"]:
-            self.give_to(folder, self.params["build_user"])
         systemd = os.path.isdir("/run/systemd/system") and os.geteuid() == 0
         if self.params["build_user"] and not systemd:
             raise IronwheelError(
@@ -367,9 +368,17 @@ class Extension:
                 "BuildUserNeedsSystemd",
                 "Leave it out, or become that user.",
             )
+        extension_build.unpack(source, os.path.join(folder, "source"), digest + json.dumps(fields["fixes"]))
+        fixes = self.package.fixes_for(version, identity["full_version"])
+        extension_build.apply_fixes(os.path.join(folder, "source"), [fix.as_dict() for fix in fixes])
+        job = self.job(folder, choice, usable - choice.reserve_mib, cores, cuda_home)
+        extension_build.write_job(job, os.environ, sys.executable)
+        self.write_costs(folder)
+        if self.params["build_user"]:
+            self.give_to(folder, self.params["build_user"])
         extension_build.start(folder, fingerprint, usable, systemd, self.params["build_user"])
         actions.append(f"Started the build of {self.label} in {folder}: {choice.explanation}")
-        return {**answer, "attached": False, "jobs": choice.as_dict(), "gated": job.gated, "actions": actions}
+        return {"attached": False, "jobs": choice.as_dict(), "gated": job.gated, "actions": actions}
 
     def source(self, identity: dict) -> tuple[str, str]:
         """The source distribution on the target and its sha256."""
@@ -466,6 +475,14 @@ class Extension:
         compiler = params["env"].get("CXX") or "g++"
         if shutil.which(compiler) is None:
             raise IronwheelError(f"the host compiler '{compiler}' is not there.", "BuildToolMissing", "Install a C++ compiler (g++).")
+        code, headers, _errors = environment_python.run([self.python, "-I", "-c", "import sysconfig; print(sysconfig.get_path('include'))"], PROBE_TIMEOUT_S)
+        header = os.path.join(headers.strip(), "Python.h")
+        if code == 0 and not os.path.exists(header):
+            raise IronwheelError(
+                f"{header} is not there: no extension compiles for {self.python} without Python's headers.",
+                "BuildToolMissing",
+                "Install them (python3-dev on Debian and Ubuntu, python3-devel on RHEL), or let uv bring the Python with uv_venv_python.",
+            )
 
     def job(self, folder: str, choice: build_memory.JobChoice, budget: int, cores: int, cuda_home: str) -> extension_build.Job:
         """The job that the runner gets."""
@@ -581,6 +598,8 @@ class Extension:
                 os.replace(temporary, target)
             record = os.path.join(os.path.dirname(target), "wheel.json")
             environments.write_atomically(record, json.dumps(entry, indent=1, sort_keys=True) + "\n")
+        if not check_mode:
+            extension_build.clear_objects(self.folder(fingerprint))
         return {
             "changed": changed,
             "wheel": target,
@@ -594,7 +613,7 @@ class Extension:
 
     def judge(self, wheel: str, identity: dict) -> list[dict]:
         """Findings over a wheel: its name, its symbols, and an import with immediate binding."""
-        facts = host.read_host(subset={"os", "gpus", "driver"})
+        facts = host.read_host(run=host.run_command, subset={"os", "gpus", "driver"})
         findings = []
         with tempfile.TemporaryDirectory(dir=os.path.join(self.prefix), prefix=".judge-") as folder:
             try:

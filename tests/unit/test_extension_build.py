@@ -202,10 +202,10 @@ def test_the_service_survives_and_is_limited() -> None:
 
 def test_the_environment_of_a_build_is_ours() -> None:
     made = extension_build.Job("/b", "/e/bin/python", "/c", {"MAX_JOBS": "3"}, "/uv", 72, 1000, 16, ("9.0",), gated=True)
-    environ = made.environ({"LD_LIBRARY_PATH": "/evil", "PYTHONPATH": "/evil", "PATH": "/evil", "LANG": "C"})
+    environ = made.environ({"LD_LIBRARY_PATH": "/evil", "PYTHONPATH": "/evil", "PATH": "/evil", "LANG": "C"}, "/p -I -S /b/nvcc_gate.pyc")
     assert "LD_LIBRARY_PATH" not in environ and "PYTHONPATH" not in environ and "/evil" not in environ["PATH"]
     assert environ["PATH"].startswith("/c/bin:/e/bin:")
-    assert (environ["MAX_JOBS"], environ["PYTORCH_NVCC"], environ["IRONWHEEL_GATE_ARCHS"]) == ("72", "/b/nvcc", "9.0")
+    assert (environ["MAX_JOBS"], environ["PYTORCH_NVCC"], environ["IRONWHEEL_GATE_ARCHS"]) == ("72", "/p -I -S /b/nvcc_gate.pyc", "9.0")
     static = extension_build.Job("/b", "/e/bin/python", "/c", {"MAX_JOBS": "3"}, "/uv", 72, 1000, 16, ("9.0",), gated=False).environ({})
     assert static["MAX_JOBS"] == "3" and "PYTORCH_NVCC" not in static
     assert {"--no-build-isolation", "--no-cache", "--offline"} <= set(made.argv())
