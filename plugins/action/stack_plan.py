@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import json
@@ -56,7 +57,9 @@ class ActionModule(ActionBase):
         request, faults = self._request(task_vars)
         faults += unknown_variables(task_vars, _known_variables(), request["preflight_ignore_variables"])
         store, damaged = _store(request["flash_attn_store"])
-        plan = make_plan(host, request, store=store, name=str(task_vars.get("inventory_hostname", "")), faults=faults)
+        name = str(task_vars.get("inventory_hostname", ""))
+        history = _costs(os.path.join(os.path.abspath(os.path.expanduser(request["flash_attn_cost_dir"])), name))
+        plan = make_plan(host, request, store=store, history=history, name=name, faults=faults)
         plan["warnings"] += [{"warning": "StoreDamaged", "message": message, "remedy": "Remove that entry; the wheel is built again."} for message in damaged]
         shown = mask_secrets(plan) if arguments["mask_secrets"] else plan
         result: dict[str, Any] = {"changed": False, "plan": shown, "host": host, "table": plan_table.summary(plan, host), "trace_table": plan_table.trace(plan)}
@@ -127,3 +130,23 @@ def _store(place: str) -> tuple[list[dict[str, Any]], list[str]]:
         return wheel_store.entries(os.path.abspath(os.path.expanduser(place)))
     except OSError as fault:
         return [], [f"flash_attn_store is '{place}', which cannot be read: {fault.strerror}."]
+
+
+def _costs(folder: str) -> dict[str, list[dict[str, Any]]]:
+    """Costs of a host's earlier builds by package. What cannot be read is left out: the calibration stands in for it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        rows = []
+        with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as stream:
+            for line in stream:
+                with contextlib.suppress(ValueError):
+                    rows.append(json.loads(line))
+        found[os.path.basename(path)[: -len(".jsonl")]] = [row for row in rows if _is_cost(row)]
+    return found
+
+
+def _is_cost(row: Any) -> bool:
+    if not isinstance(row, Mapping) or not isinstance(row.get("unit"), str) or not isinstance(row.get("archs", []), list):
+        return False
+    numbers = (row.get("peak_mib"), row.get("wall_s") or 0.0, row.get("threads") or 1)
+    return all(isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < 1e9 for number in numbers) and row["peak_mib"] > 0

@@ -30,6 +30,8 @@ class Wanted:
     package: packages.Package
     version: str
     sha256: str | None
+    description: Mapping[str, Any] | None = None
+    source_url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,14 @@ def wanted_extensions(request: Request, notes: Notes) -> list[Wanted]:
     """The extensions of the request; those nobody described are errors."""
     asked: list[dict[str, Any]] = []
     if request["flash_attn_enabled"]:
-        asked.append({"name": "flash-attn", "version": request["flash_attn_version"]})
+        item = {"name": "flash-attn", "version": request["flash_attn_version"]}
+        if request["flash_attn_source"]:
+            item.update(source_url=request["flash_attn_source"], sha256=request["flash_attn_source_sha256"] or None)
+        asked.append(item)
     asked += request["flash_attn_extensions"]
     wanted: dict[str, Wanted] = {}
     for item in asked:
-        description = {key: value for key, value in item.items() if key not in ("version", "sha256")}
+        description = {key: value for key, value in item.items() if key not in ("version", "sha256", "source_url")}
         try:
             package = packages.from_user(description) if len(description) > 1 else packages.describe(str(item["name"]))
         except IronwheelError as error:
@@ -63,8 +68,10 @@ def wanted_extensions(request: Request, notes: Notes) -> list[Wanted]:
         if package.name in wanted and wanted[package.name].version != version:
             notes.error("InvalidValue", f"{package.name} is asked for in {wanted[package.name].version} and in {version}.", "Name it once.")
             continue
-        known = FLASH_ATTN_RELEASES.get(version, {}) if package.name == "flash-attn" else {}
-        wanted[package.name] = Wanted(package, version, item.get("sha256") or known.get("sha256"))
+        # The sources of known releases have known hashes; somebody's own source has not.
+        known = FLASH_ATTN_RELEASES.get(version, {}) if package.name == "flash-attn" and not item.get("source_url") else {}
+        own = description if len(description) > 1 else None
+        wanted[package.name] = Wanted(package, version, item.get("sha256") or known.get("sha256"), own, item.get("source_url"))
     return list(wanted.values())
 
 
@@ -130,6 +137,9 @@ def choose_source(item: Wanted, target: Target, request: Request, store: Sequenc
         "name": package.name,
         "version": item.version,
         "module": package.module,
+        "description": dict(item.description) if item.description else None,
+        "source_url": item.source_url,
+        "sha256": item.sha256,
         "source": wheel.pop("source") if wheel else "build",
         "fingerprint": torch_abi.fingerprint(fields),
         "fingerprint_fields": fields,

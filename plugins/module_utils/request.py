@@ -334,14 +334,12 @@ def _rule_prebuilt(value):
 
 def _rule_extensions(value):
     for item in value:
-        if (
-            set(item) - {"name", "version", "sha256"}
-            or not re.fullmatch(_NAME, str(item.get("name", "")))
-            or not _VERSION.fullmatch(str(item.get("version", "")))
-        ):
-            return "each entry needs name and version, and may have sha256", 'Write it as {name: causal-conv1d, version: "1.7.0"}.'
+        if not re.fullmatch(_NAME, str(item.get("name", ""))) or not _VERSION.fullmatch(str(item.get("version", ""))):
+            return "each entry needs name and version", 'Write it as {name: causal-conv1d, version: "1.7.0"}.'
         if "sha256" in item and not re.fullmatch(r"[0-9a-f]{64}", str(item["sha256"])):
             return "sha256 must be 64 hexadecimal digits", "Take it from the package index."
+        if "source_url" in item and ("sha256" not in item or _rule_place_or_empty(str(item["source_url"]))):
+            return "source_url must be a path or a URL, with its sha256 beside it", "Give both, or leave source_url out."
     return None
 
 
@@ -380,7 +378,17 @@ def _rule_urls(value):
 
 
 def _rule_places(value):
-    return next((complaint for item in value if (complaint := (_rule_path(item) if item.startswith("/") else _rule_url(item)))), None)
+    return next((complaint for item in value if (complaint := _rule_place_or_empty(item))), None)
+
+
+def _rule_place_or_empty(value):
+    if not value:
+        return None
+    return _rule_path(value) if value.startswith("/") else _rule_url(value)
+
+
+def _rule_sha256_or_empty(value):
+    return None if not value or re.fullmatch(r"[0-9a-f]{64}", value) else ("must be 64 hexadecimal digits", "Compute it with sha256sum.")
 
 
 def _rule_not_empty(value):
@@ -422,6 +430,8 @@ _RULES = {
     "url_without_secret": _rule_url_without_secret,
     "urls": _rule_urls,
     "places": _rule_places,
+    "place_or_empty": _rule_place_or_empty,
+    "sha256_or_empty": _rule_sha256_or_empty,
     "not_empty": _rule_not_empty,
     "auto_or_bool": _rule_auto_or_bool,
 }

@@ -638,6 +638,21 @@ def test_further_extensions_share_the_build_tools():
     assert errors(planned(host(("9.0",), "580.95.05"), flash_attn_enabled=True, flash_attn_extensions=twice)) == ["InvalidValue"]
 
 
+def test_own_extension_and_own_source():
+    own = {"name": "my-kernels", "version": "0.1.0", "module": "my_kernels._C", "units": 4, "source_url": "/srv/my_kernels-0.1.0.tar.gz", "sha256": "c" * 64}
+    result = planned(host(("9.0",), "580.95.05"), flash_attn_extensions=[own])
+    assert result["errors"] == []
+    (extension,) = result["extensions"]
+    assert extension["description"] == {"name": "my-kernels", "module": "my_kernels._C", "units": 4}
+    assert (extension["source_url"], extension["sha256"]) == ("/srv/my_kernels-0.1.0.tar.gz", "c" * 64)
+    assert extension["env"]["TORCH_CUDA_ARCH_LIST"] == "9.0"
+    known = planned(host(("9.0",), "580.95.05"), flash_attn_enabled=True)["extensions"][0]
+    mine = planned(host(("9.0",), "580.95.05"), flash_attn_enabled=True, flash_attn_source="/srv/x.tar.gz", flash_attn_source_sha256="d" * 64)["extensions"][0]
+    assert known["description"] is None
+    assert known["fingerprint"] != mine["fingerprint"]
+    assert mine["fingerprint_fields"]["source_sha256"] == "d" * 64
+
+
 def test_architectures_asked_for_must_serve_the_host():
     result = planned(host(("9.0",), "580.95.05"), flash_attn_enabled=True, flash_attn_architectures=["12.0"])
     assert errors(result) == ["ArchNotInBinary"]

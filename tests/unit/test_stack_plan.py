@@ -150,6 +150,29 @@ def test_wheel_store_on_the_controller(tmp_path):
     )
 
 
+def test_costs_of_earlier_builds_are_used(tmp_path):
+    facts = host(("9.0",), "580.95.05")
+    arguments = {"host": facts}
+    before = act(stack_plan, arguments, flash_attn_enabled=True)["plan"]["extensions"][0]
+    folder = tmp_path / "costs" / "host1"
+    folder.mkdir(parents=True)
+    rows = [{"unit": f"unit_{number}", "peak_mib": 20000, "wall_s": 100, "archs": ["9.0"], "threads": 1} for number in range(72)]
+    lines = [json.dumps(row) for row in rows]
+    broken = [
+        "{",
+        "[]",
+        '{"unit": 5, "peak_mib": 1}',
+        '{"unit": "a", "peak_mib": "much"}',
+        '{"unit": "a", "peak_mib": -1}',
+        '{"unit": "a", "peak_mib": 1, "archs": 3}',
+    ]
+    (folder / "flash-attn.jsonl").write_text("\n".join([*lines, *broken, ""]), encoding="utf-8")
+    after = act(stack_plan, arguments, flash_attn_enabled=True)["plan"]["extensions"][0]
+    assert after["jobs"] < before["jobs"]
+    assert after["predicted_peak_mib"] <= facts["memory"]["usable_mib"]
+    assert act(stack_plan, arguments, flash_attn_enabled=True, inventory_hostname="host2")["plan"]["extensions"][0]["jobs"] == before["jobs"]
+
+
 def test_secrets_are_masked_on_request():
     arguments = {"host": host(), "fail_on_errors": False}
     url = "https://ann:canary@example.org/simple"
