@@ -342,34 +342,44 @@ def check_model_memory(instance: Instance, weights_mib: int | None, gpus: Sequen
         )
 
 
-def check_compiler(instance: Instance, gpu_profile: bool, python: str, headers: bool, compiler: str | None, like: Sequence[str]) -> None:
-    """What vLLM compiles while it runs needs a C compiler and the headers of its Python; without them the first request fails.
+def missing_packages(instance: Instance, gpu_profile: bool, python: str, headers: bool, compiler: str | None, like: Sequence[str], numa: bool) -> list[str]:
+    """Packages of the distribution that an instance needs and the host lacks.
+
+    What vLLM compiles while it runs needs a C compiler and the headers of its Python; its CPU build loads libnuma.
 
     Args:
         instance: eager execution on a CPU compiles nothing.
         gpu_profile: whether kernels are compiled for GPUs.
         python: version of the environment's interpreter.
         headers: whether its ``Python.h`` is there.
-        compiler: version of gcc, None without one.
-        like: ids of the distribution's family, for the names of the packages.
+        compiler: gcc for GPUs (Triton), g++ without (inductor); None without one.
+        like: ids of the distribution and its family, for the names of the packages.
+        numa: whether ``libnuma.so.1`` loads.
+    """
+    rpm = any(name in ("rhel", "fedora", "centos") for name in like)
+    missing = []
+    if not gpu_profile and not numa:
+        missing.append("numactl-libs" if rpm else "libnuma1")
+    if gpu_profile or not (instance.demo or "--enforce-eager" in instance.extra_args):
+        version = ".".join(python.split(".")[:2])
+        if not headers:
+            missing.append(f"python{version}-devel" if rpm else f"python{version}-dev")
+        if not compiler:
+            missing.append("gcc" if gpu_profile else "gcc-c++" if rpm else "g++")
+    return missing
+
+
+def check_packages(instance: Instance, missing: Sequence[str]) -> None:
+    """Refuse to start what would fail at its first request.
 
     Raises:
         IronwheelError: ``BuildDependencyMissing`` naming the packages.
     """
-    if not gpu_profile and (instance.demo or "--enforce-eager" in instance.extra_args):
-        return
-    rpm = any(name in ("rhel", "fedora", "centos") for name in like)
-    missing = []
-    if not headers:
-        version = ".".join(python.split(".")[:2])
-        missing.append(f"python{version}-devel" if rpm else f"python{version}-dev")
-    if not compiler:
-        missing.append("gcc")
     if missing:
         raise IronwheelError(
-            f"Instance {instance.name} compiles kernels when it starts, and this host lacks {' and '.join(missing)}.",
+            f"Instance {instance.name} compiles kernels or loads libraries when it starts, and this host lacks {' and '.join(missing)}.",
             "BuildDependencyMissing",
-            f"Install {' and '.join(missing)}, or leave uv_venv_python to a managed Python, which brings its headers.",
+            f"Install {' and '.join(missing)}, or let the role do it: as root, with vllm_system_packages: true.",
         )
 
 

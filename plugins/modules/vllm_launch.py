@@ -89,6 +89,10 @@ options:
     description: Further environment variables of the server.
     type: dict
     default: {}
+  system_packages:
+    description: Whether packages of the distribution that are missing are left to be installed (RV(packages)). Otherwise, and without root, they are an error.
+    type: bool
+    default: true
   report_only:
     description: Return what cannot work as RV(problem) instead of failing, for a verification of all that is there.
     type: bool
@@ -128,6 +132,11 @@ demo_path:
   description: Folder of the demo model, empty if no instance serves it.
   returned: success
   type: str
+packages:
+  description: Packages of the distribution that the instances need and the host lacks.
+  returned: success
+  type: list
+  elements: str
 problem:
   description: With O(report_only), what cannot work; otherwise empty.
   returned: success
@@ -139,6 +148,7 @@ warnings_found:
   elements: dict
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -305,7 +315,33 @@ def check_port(instance: serving.Instance, host: Host) -> None:
     )
 
 
-def specification(instance: serving.Instance, host: Host, headers: bool | None) -> tuple[dict, dict | None]:
+def missing_packages(instance: serving.Instance, host: Host, headers: bool) -> list[str]:
+    """Packages of the distribution that are missing for an instance and may be installed.
+
+    Raises:
+        IronwheelError: they may not be installed.
+    """
+    os_facts = host.facts.get("os") or {}
+    compilers = host.facts.get("compilers") or {}
+    compiler = (compilers.get("gcc") or shutil.which("gcc")) if host.gpu_profile else (compilers.get("gxx") or shutil.which("g++"))
+    python = (host.params["plan"].get("python") or {}).get("version") or "3"
+    like = [os_facts.get("id") or "", *(os_facts.get("like") or [])]
+    missing = serving.missing_packages(instance, host.gpu_profile, python, headers, compiler, like, library_loads("libnuma.so.1"))
+    if not (host.root and host.params["system_packages"]) or host.params["report_only"]:
+        serving.check_packages(instance, missing)
+    return missing
+
+
+def library_loads(name: str) -> bool:
+    """Whether the dynamic linker finds a library."""
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
+def specification(instance: serving.Instance, host: Host) -> tuple[dict, dict | None]:
     """The launch specification of one instance, and a warning."""
     params = host.params
     facts_gpus = (host.facts.get("gpus") or []) if host.gpu_profile else []
@@ -314,11 +350,6 @@ def specification(instance: serving.Instance, host: Host, headers: bool | None) 
     if host.gpu_profile:
         serving.check_parallel(instance, gpus)
     serving.check_bind(instance, params["api_key"] == "set", params["allow_unauthenticated"])
-    if headers is not None:
-        os_facts = host.facts.get("os") or {}
-        gcc = (host.facts.get("compilers") or {}).get("gcc") or shutil.which("gcc")
-        python = (params["plan"].get("python") or {}).get("version") or "3"
-        serving.check_compiler(instance, host.gpu_profile, python, headers, gcc, [os_facts.get("id") or "", *(os_facts.get("like") or [])])
     check_model(instance, host, share, gpus)
     check_port(instance, host)
     cpu, memory = host.facts.get("cpu") or {}, host.facts.get("memory") or {}
@@ -359,9 +390,10 @@ def launch(params: dict, check_mode: bool) -> dict:
     instances = [serving.read_instance({**params["defaults"], **{key: value for key, value in raw.items() if value is not None}}) for raw in described]
     serving.check_collisions(instances)
     headers = check_interpreter(host)
-    specifications, warnings = [], []
+    specifications, warnings, packages = [], [], []
     for instance in instances:
-        found, warning = specification(instance, host, headers)
+        packages += [] if headers is None else missing_packages(instance, host, headers)
+        found, warning = specification(instance, host)
         specifications.append(found)
         if warning:
             warnings.append(warning)
@@ -377,6 +409,7 @@ def launch(params: dict, check_mode: bool) -> dict:
         ],
         "demo_path": next((found["model_path"] for found in specifications if found["model"] == serving.DEMO), ""),
         "warnings_found": warnings,
+        "packages": sorted(set(packages)),
         "problem": "",
     }
 
@@ -399,6 +432,7 @@ def main() -> None:
             "compile_jobs": {"type": "int", "default": 0},
             "usage_stats": {"type": "bool", "default": False},
             "variables": {"type": "dict", "default": {}},
+            "system_packages": {"type": "bool", "default": True},
             "report_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -416,6 +450,7 @@ def main() -> None:
             "directories": [],
             "demo_path": "",
             "warnings_found": [],
+            "packages": [],
             "problem": exc.message,
         }
     for warning in result["warnings_found"]:

@@ -23,7 +23,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.ironwheel.gpu.plugins.module_utils import demo_model, server_process, serving
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
-from ansible_collections.ironwheel.gpu.plugins.modules import vllm_demo_model, vllm_launch, vllm_service
+from ansible_collections.ironwheel.gpu.plugins.modules import system_packages, vllm_demo_model, vllm_launch, vllm_service
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +74,8 @@ def host(tmp_path, monkeypatch):
         "compile_jobs": 0,
         "usage_stats": False,
         "variables": {},
+        "system_packages": True,
+        "report_only": False,
     }
 
 
@@ -275,14 +277,52 @@ def test_runtime_compilation_names_the_packages_that_are_missing(name):
     given_case = case(name)["input"]
     python = given_case["python"].split()[0]
 
-    def call(like=("debian",), wanted=None, gpu_profile=True):
-        serving.check_compiler(wanted or instance(model="org/m"), gpu_profile, python, given_case["dev_headers"], given_case["gcc"], like)
+    def missing(like=("debian",), wanted=None, gpu_profile=True, numa=True):
+        return serving.missing_packages(wanted or instance(model="org/m"), gpu_profile, python, given_case["dev_headers"], given_case["gcc"], like, numa)
 
-    error = refused(call, *case(name)["expected"]["detail"])
+    error = refused(lambda: serving.check_packages(instance(), missing()), *case(name)["expected"]["detail"])
     assert error.error == case(name)["expected"]["error"]
-    refused(lambda: call(("rhel", "fedora")), "python3.12-devel")
-    # Nothing is compiled for eager execution on a CPU.
-    call(wanted=instance(), gpu_profile=False)
+    assert missing(("rhel", "fedora")) == ["python3.12-devel", "gcc"]
+    # Nothing is compiled for eager execution on a CPU, whose build loads libnuma.
+    assert missing(wanted=instance(), gpu_profile=False) == []
+    assert missing(wanted=instance(), gpu_profile=False, numa=False) == ["libnuma1"]
+    assert missing(("fedora",), wanted=instance(), gpu_profile=False, numa=False) == ["numactl-libs"]
+
+
+def test_missing_packages_are_installed_as_root_and_an_error_otherwise(host, monkeypatch):
+    monkeypatch.setattr(vllm_launch, "library_loads", lambda name: False)
+    assert refused(lambda: launched(host), "libnuma1").error == "BuildDependencyMissing"
+    params = as_root(monkeypatch, host)
+    assert vllm_launch.launch(params, False)["packages"] == ["libnuma1"]
+    params["system_packages"] = False
+    refused(lambda: launched(params), "libnuma1")
+
+
+class Manager:
+    """A package manager that needs its lists read first."""
+
+    def __init__(self, works_after=1):
+        self.there, self.asked, self.works_after = {"bash": "5"}, [], works_after
+
+    def installed(self):
+        return self.there, []
+
+    def update(self):
+        self.asked.append("update")
+
+    def transaction(self, install, remove):
+        self.asked.append(tuple(install))
+        return (0, "", "") if self.asked.count("update") >= self.works_after else (100, "", "E: Unable to locate package libnuma1")
+
+
+def test_system_packages_reads_the_lists_when_it_must():
+    manager = Manager()
+    assert system_packages.converge(manager, ["bash"], False) == [] and manager.asked == []
+    assert system_packages.converge(manager, ["libnuma1", "bash"], True) == ["libnuma1"] and manager.asked == []
+    assert system_packages.converge(manager, ["libnuma1"], False) == ["libnuma1"]
+    assert manager.asked == [("libnuma1",), "update", ("libnuma1",)]
+    with pytest.raises(IronwheelError, match="Unable to locate package libnuma1"):
+        system_packages.converge(Manager(works_after=2), ["libnuma1"], False)
 
 
 @pytest.mark.parametrize("name", [pytest.param("D03", id="case-D03-serving")])
