@@ -215,7 +215,7 @@ def names_for(request: Request, branch: int) -> tuple[str, ...]:
     return ("nvidia-dkms-open" if is_open else "nvidia-dkms", "libnvidia-compute")
 
 
-SEARCH_PREFIXES = ("nvidia-driver-", "nvidia-headless-", "nvidia-dkms-", "nvidia-open-", "cuda-drivers-")
+SEARCH_PREFIXES = ("nvidia-", "cuda-drivers-")
 
 
 def branches_in(names: list[str]) -> list[int]:

@@ -75,9 +75,9 @@ class Manager:
             name = f"process {holder.group(1)}" + (f" ({holder.group(2)})" if holder.group(2) else "") if holder else "another process"
             if self.clock() >= end:
                 raise IronwheelError(
-                    f"The package manager's lock is held by {name} for longer than nvidia_driver_lock_timeout ({self.lock_timeout} s): {last_lines(stderr, 2)}",
+                    f"The package manager's lock is held by {name} for longer than the limit ({self.lock_timeout} s): {last_lines(stderr, 2)}",
                     "PackageManagerLocked",
-                    "Let that process end, often unattended-upgrades on a fresh host, or raise the limit.",
+                    "Let that process end, often unattended-upgrades on a fresh host, or raise nvidia_driver_lock_timeout or nvidia_repository_lock_timeout.",
                 )
             self.waited_for = name
             self.sleep(2)
@@ -207,8 +207,14 @@ class Apt(Manager):
         return parse_simulation(stdout)
 
     def transaction(self, install: dict[str, str | None], remove: list[str]) -> tuple[int, str, str]:
-        """Do it; returns the command's result, since a failing dkms build ends here and is judged by the caller."""
-        return self._get(self.transaction_arguments(install, remove))
+        """Do it; returns the command's result, since a failing dkms build ends here and is judged by the caller.
+
+        What was installed as somebody's dependency stays that: naming a package would otherwise make it a choice of the administrator's.
+        """
+        automatic = set(self.run(["apt-mark", "showauto"], environ_update=ENVIRONMENT)[1].split()) & set(install)
+        result = self._get(self.transaction_arguments(install, remove))
+        self._mark("auto", sorted(automatic))
+        return result
 
 
 def parse_simulation(text: str) -> list[tuple[str, str, str]]:

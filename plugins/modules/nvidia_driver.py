@@ -207,14 +207,17 @@ class Converge:
         """True when a module can be built for the kernel."""
         return os.path.exists(f"/lib/modules/{self.request.kernel}/build/Makefile")
 
-    def prerequisites(self):
+    def prerequisites(self, builds):
         """Packages that must be there before the driver: headers of the running kernel, its compiler, the tools for Secure Boot and locks.
+
+        Args:
+            builds: whether a module will be built; a host whose module is built needs no headers.
 
         Raises:
             IronwheelError: no source has the headers of the running kernel.
         """
         wanted, kernel, family = {}, self.request.kernel, self.request.family
-        if not self.headers_present():
+        if builds and not self.headers_present():
             name = driver.headers_package(family, kernel)
             found = self.manager.available([name])
             if not found and not self.module.check_mode and self.refresh():
@@ -451,7 +454,8 @@ class Converge:
         # A key that is there and not enrolled is reported before anything changes.
         self.check_secure_boot("")
         changes = driver.plan_changes(self.request, choice, self.installed, self.available)
-        prerequisites = self.prerequisites()
+        build = self.needs_build(choice.version)
+        prerequisites = self.prerequisites(bool(changes or build or self.broken))
         files = self.files(choice.version)
         held = self.manager.held()
         before = {name: text for name, text in self.installed.items() if driver.is_driver_package(name)}
@@ -462,7 +466,6 @@ class Converge:
             touched = driver.kernel_changes(operations)
             if touched:
                 raise driver.kernel_would_change(touched, self.request.kernel)
-        build = self.needs_build(choice.version)
         self.actions += [f"install {name}" for name in sorted(prerequisites)] + changes.actions
         work = bool(changes or prerequisites or build or self.broken)
 
@@ -601,6 +604,8 @@ def main():
         },
         supports_check_mode=True,
     )
+    # A login shell of an ordinary user may lack these, and sudo may keep that.
+    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
     try:
         result = Converge(module).run()
     except IronwheelError as exc:

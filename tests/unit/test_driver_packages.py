@@ -73,12 +73,12 @@ def test_held_lock_is_waited_for(reported):
     assert (status != 0) is expected["failed"] and stdout == "done"
     assert (manager.clock() >= given["held_s"]) is expected["waits"]
     assert manager.waited_for == f"process 812 ({given['lock_holder']})"
-    assert f"DPkg::Lock::Timeout={given['held_s'] + 10}" in manager.run.commands[0]
+    assert f"DPkg::Lock::Timeout={given['held_s'] + 10}" in manager.run.commands[1]
 
 
 def test_lock_that_stays_held_is_an_error_that_names_the_holder():
     manager = apt({"install": (100, "", LOCKED.format(name="unattended-upgr"))}, timeout=10)
-    with pytest.raises(IronwheelError, match=r"process 812 \(unattended-upgr\) for longer than nvidia_driver_lock_timeout \(10 s\)") as caught:
+    with pytest.raises(IronwheelError, match=r"process 812 \(unattended-upgr\) for longer than the limit \(10 s\)") as caught:
         manager.transaction({"nvidia-open": None}, [])
     assert caught.value.error == "PackageManagerLocked"
 
@@ -123,9 +123,10 @@ def test_apt_available_versions():
 
 
 def test_apt_transaction_is_explicit():
-    manager = apt({})
+    manager = apt({"showauto": "libc6\nnvidia-persistenced\n"})
     manager.transaction({"nvidia-open": "580.95.05-1", "nvidia-persistenced": None}, ["cuda-drivers"])
-    command = manager.run.commands[0]
+    command = manager.run.commands[1]
+    assert manager.run.commands[2].endswith("auto nvidia-persistenced"), "a dependency stays one"
     assert command.endswith(
         "install -y --no-install-recommends --allow-downgrades --allow-change-held-packages nvidia-open=580.95.05-1 nvidia-persistenced cuda-drivers-"
     )

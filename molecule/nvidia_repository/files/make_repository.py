@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Make a signed apt repository with the names, versions and dependencies of NVIDIA's, on the host that runs this.
 
-``make_repository.py FOLDER KERNEL…`` writes ``FOLDER/compute/cuda/repos/debian12/x86_64`` with its key beside it, the same for debian13 (signed by another
-key), ``FOLDER/fingerprint``, and for each kernel what dkms needs of its headers. The packages are small stand-ins, but what the roles look at is real:
-libraries by their names, a dkms source tree that dkms builds into an ELF object with module information, nvcc's version, services, pins.
+``make_repository.py FOLDER KERNEL`` writes ``FOLDER/compute/cuda/repos/debian12/x86_64`` with its key beside it, the same for debian13 (signed by another
+key), ``FOLDER/fingerprint``, and what dkms needs of the kernel's headers; ``make_repository.py --headers KERNEL`` makes those of one more kernel. The packages
+are small stand-ins, but what the roles look at is real: libraries by their names, a dkms source tree that dkms builds into an ELF object with module
+information, nvcc's version, services, pins.
 """
 
 from __future__ import annotations
@@ -238,14 +239,17 @@ def kernel_headers(kernel: str) -> None:
 
 
 def main() -> None:
-    root, kernels = Path(sys.argv[1]), sys.argv[2:]
+    if sys.argv[1] == "--headers":
+        kernel_headers(sys.argv[2])
+        return
+    root, kernel = Path(sys.argv[1]), sys.argv[2]
     repos = root / "compute/cuda/repos"
     homes = Path(tempfile.mkdtemp())
     ours, foreign = repos / "debian12/x86_64", repos / "debian13/x86_64"
     for folder in (ours, foreign):
         folder.mkdir(parents=True)
     for version in DRIVERS:
-        driver(ours, version, kernels[0])
+        driver(ours, version, kernel)
     for version, nvcc in TOOLKITS.items():
         toolkit(ours, version, nvcc)
     build(foreign, "nvidia-open", "620.10.01-1", arch="all")
@@ -263,8 +267,7 @@ def main() -> None:
     environment = {**os.environ, "GNUPGHOME": str(homes / "cudatools")}
     index(ours, environment, "cudatools <cudatools@example.com>")
     (root / "fingerprint").write_text(fingerprints[0] + "\n")
-    for kernel in kernels:
-        kernel_headers(kernel)
+    kernel_headers(kernel)
     subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=False, env=environment)
     print(textwrap.shorten(f"{len(list(ours.glob('*.deb')))} packages, key {fingerprints[0]}", 200))
 
