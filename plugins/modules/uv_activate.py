@@ -102,7 +102,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.ironwheel.gpu.plugins.module_utils import environments
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 
-_LINK, _PREVIOUS = "env", "env.previous"
+_LINK = "env"
+_PREVIOUS = "env.previous"
 
 
 def interpreter(path: str) -> dict:
