@@ -329,6 +329,9 @@ class ActionModule(ActionBase):
         answer = self.answer({**accepted, "changed": changed or done["changed"]}, source, [])
         if done.get("diff"):
             answer["diff"] = done["diff"]
+        if done.get("replaced"):
+            # Somebody's own work is undone, so that nobody must look for it in the details.
+            display.warning(f"[{self.host}] {done['replaced']}")
         return answer
 
     def answer(self, values: dict[str, Any], source: str, actions: list[str]) -> dict[str, Any]:

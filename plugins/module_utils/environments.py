@@ -270,6 +270,7 @@ def find_drift(environment: str, wanted: Mapping[str, str], extensions: Iterable
 
     Returns:
         A list of ``{package, kind, expected, found, detail}``; kind is ``version``, ``missing``, ``extra``, ``damaged`` or ``interpreter``.
+        ``extension_checks.drift`` adds ``replaced``.
     """
     drift = []
     python = os.path.join(environment, "bin", "python")

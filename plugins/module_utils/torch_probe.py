@@ -7,7 +7,8 @@
 The text of this file is run by that Python (``python -I -c TEXT``): it imports nothing of the collection, reads one request as JSON from standard
 input and writes one JSON object behind the marker on standard output, so that what a library prints while it is imported cannot spoil the answer.
 
-Requests: ``{"task": "packages"}``, ``{"task": "torch"}``, ``{"task": "import", "module": "vllm"}``.
+Requests: ``{"task": "packages"}``, ``{"task": "torch"}``, ``{"task": "import", "module": "vllm"}``, the last with ``"after": "torch"`` for modules that need
+the libraries of another one in the process.
 """
 
 from __future__ import annotations
@@ -105,12 +106,14 @@ def member(name):
     return found
 
 
-def import_module(name):
-    """Import one module: ``{"module", "version", "file", "error"}``."""
+def import_module(name, after=None):
+    """Import one module, behind another one if it needs that: ``{"module", "version", "file", "error"}``."""
     import importlib
 
     found = {"module": name, "version": None, "file": None, "error": None}
     try:
+        if after:
+            importlib.import_module(after)
         module = importlib.import_module(name)
     except BaseException as exc:
         found["error"] = describe(exc)
@@ -137,7 +140,7 @@ def answer(request):
     if task == "torch":
         return torch_identity()
     if task == "import":
-        return import_module(request["module"])
+        return import_module(request["module"], request.get("after"))
     raise ValueError(f"unknown task {task}")
 
 

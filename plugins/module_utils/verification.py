@@ -306,22 +306,45 @@ def torch_architectures(plan: dict, host: dict, identity: dict | None) -> list[d
     return checks
 
 
-def provenance(extensions: list[dict], record: dict | None) -> list[dict]:
-    """Each extension of the plan was installed from a wheel whose fingerprint the environment's record states."""
-    if not extensions:
-        return []
-    recorded = {normalize(entry.get("name", "")): entry for entry in (record or {}).get("extensions") or []}
-    checks = []
-    for extension in extensions:
-        name, wanted = extension["name"], extension.get("fingerprint")
-        entry = recorded.get(normalize(name))
-        if entry is None:
-            checks.append(check("provenance", name, FAILED, "the environment does not record where this extension came from"))
-        elif wanted and entry.get("fingerprint") != wanted:
-            checks.append(check("provenance", name, FAILED, f"fingerprint is {entry.get('fingerprint')}, planned is {wanted}", entry))
-        else:
-            checks.append(check("provenance", name, OK, f"fingerprint {entry.get('fingerprint')}", entry))
-    return checks
+def provenance(extension: dict, recorded: dict | None, faults: list[str] | None, adopted: bool) -> dict:
+    """A planned extension is the wheel that the environment's record names, made for the torch that is there now.
+
+    Args:
+        extension: the plan's entry.
+        recorded: what the environment's record says of it, None for nothing.
+        faults: ``extension_checks.provenance_faults`` and ``plan_faults``, None when the extension is not installed.
+        adopted: somebody else made the environment.
+    """
+    name = extension["name"]
+    if faults is None:
+        return check("provenance", name, FAILED, f"it is not installed; planned is {extension.get('version')}")
+    if recorded is None and adopted:
+        return check("provenance", name, NOT_RUN, "somebody else made this environment, and nobody recorded where the extension came from")
+    if faults:
+        return check("provenance", name, FAILED, "; ".join(faults), recorded)
+    return check("provenance", name, OK, f"built for torch {recorded.get('torch')}, fingerprint {recorded.get('fingerprint')}", recorded)
+
+
+def symbols(name: str, findings: list[dict] | None, error: str = "") -> dict:
+    """The compiled modules of an extension can work beside this torch, by what their ELF files say (``extension_checks.judge_files``)."""
+    if findings is None:
+        return check("symbols", name, NOT_RUN, error)
+    wrong = [f"{item['module']}: {item['reason']}" for item in findings if item["verdict"] == FAILED]
+    value = {"findings": findings}
+    if wrong:
+        return check("symbols", name, FAILED, "; ".join(wrong), value)
+    if not findings:
+        return check("symbols", name, FAILED, "it has no compiled module", value)
+    count = len({item["module"] for item in findings})
+    return check("symbols", name, OK, f"{count} compiled module{'s' if count != 1 else ''}: CUDA, C++ ABI, libraries, symbols and GPU code fit", value)
+
+
+def extension_imported(name: str, module: str, answer: dict | None, error: str, has_driver: bool) -> dict:
+    """The compiled module of an extension imports behind torch. Without a driver there is no libcuda.so.1, which says nothing about the extension."""
+    found = imported(module, answer, error, f"{name} ({module})")
+    if found["verdict"] == FAILED and "libcuda.so.1" in found["reason"] and not has_driver:
+        return check("import", found["subject"], NOT_RUN, "importing it needs the driver's libcuda.so.1, and this host has no driver")
+    return found
 
 
 # Remedies that the torch role prints beside what differs.

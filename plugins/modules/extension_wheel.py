@@ -221,6 +221,7 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils import (
     environment_python,
     environments,
     extension_build,
+    extension_checks,
     host,
     packages,
     torch_abi,
@@ -314,7 +315,7 @@ class Extension:
             "fields": fields,
             "units": self.package.units(self.params["version"]),
             "present": self.present_wheel(fields),
-            "installed": self.installed_record(),
+            "installed": self.installed_state(identity["full_version"]),
             "glibc": fields["glibc"],
             "actions": [],
         }
@@ -626,25 +627,19 @@ class Extension:
             modules = elf_modules.extension_modules(folder)
             if not modules:
                 return [abi.Finding("module", "failed", "it holds no compiled module", "WheelWithoutExtension").as_dict()]
-            side = abi.TorchSide(identity["full_version"], identity["cuda"], False, identity["cxx11_abi"])
-            sites = glob.glob(os.path.join(self.environment, "lib", "python*", "site-packages")) + [os.path.dirname(identity["path"])]
-            libraries = elf_modules.LibrarySet(elf_modules.library_directories(sites))
-            capabilities = [gpu["compute_capability"] for gpu in facts["gpus"] if gpu["compute_capability"]]
-            there = elf_modules.host_side(libraries, facts["os"]["glibc"], capabilities, facts["driver"]["userspace_version"] is not None)
-            for path in modules:
-                _module, found = elf_modules.judge_file(path, side, there, libraries, wheels.parse(wheel).cxx11_abi)
-                findings += [finding.as_dict() for finding in found]
+            sites = glob.glob(os.path.join(self.environment, "lib", "python*", "site-packages"))
+            findings = extension_checks.judge_files(modules, sites, identity, facts, wheels.parse(wheel).cxx11_abi)
             if not any(finding["verdict"] == "failed" for finding in findings):
-                findings.append(self.try_import(folder, there.has_driver))
+                findings.append(self.try_import(folder, facts["driver"]["userspace_version"] is not None))
         return findings
 
     def try_import(self, folder: str, has_driver: bool) -> dict:
         """Import the module from the unpacked wheel, every symbol bound at once."""
         source = (
-            "import os, sys, json\n"
-            "sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)\n"
+            "import importlib, sys\n"
             f"sys.path.insert(0, {folder!r})\n"
-            "import torch, importlib\n"
+            # torch brings the libraries that its extensions need.
+            "import torch\n"
             f"importlib.import_module({self.package.module!r})\n"
         )
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -668,68 +663,73 @@ class Extension:
         path, digest = extension_build.fetch(source, folder, lambda url: open_url(url, timeout=60, ca_path=bundle))
         return {"changed": True, "wheel": path, "sha256": digest, "actions": [f"Fetched {source.filename}"]}
 
-    def installed_record(self) -> dict | None:
-        """What the environment records of this extension, None when it has none or the distribution is not there."""
+    def recorded(self) -> dict | None:
+        """What the environment's record says of this extension."""
         record = environments.read_record(self.environment) or {}
-        recorded = next((item for item in record.get("extensions") or [] if item.get("name") == self.package.name), None)
-        there = {item.name: item for item in environments.scan(self.environment)}.get(self.package.name)
+        return next((item for item in record.get("extensions") or [] if item.get("name") == self.package.name), None)
+
+    def installed_state(self, torch: str) -> dict | None:
+        """Version of the extension in the environment and why it is not what was recorded; None when it is not there."""
+        there = extension_checks.find(self.environment, self.package.name)
         if there is None:
             return None
-        damaged = environments.damaged_files(there)
-        return {"version": there.version, "record": recorded, "damaged": damaged[:5]}
+        return {"version": there.version, "faults": extension_checks.provenance_faults(self.recorded(), there, torch)}
 
     def installed(self, check_mode: bool) -> dict:
         """Put the accepted wheel into the environment and write down where it came from."""
         params = self.params
-        now = self.installed_record()
-        recorded = (now or {}).get("record") or {}
         wheel = params["wheel"]
-        entry = extension_build.read_json(os.path.join(os.path.dirname(wheel), "wheel.json")) or {}
-        torch = self.identity()["full_version"] if recorded else None
-        if now and not now["damaged"] and recorded.get("sha256") == params["sha256"] and recorded.get("torch") == torch:
+        torch = self.identity()["full_version"]
+        now = self.installed_state(torch)
+        recorded = self.recorded() or {}
+        if now and not now["faults"] and recorded.get("sha256") == params["sha256"]:
             return {"changed": False, "actions": []}
         before = f"{self.package.name}=={now['version']}" if now else ""
-        if now is None:
-            why = "it was not there"
-        elif not recorded:
-            why = f"{before} was there without provenance"
-        elif now["damaged"]:
-            why = f"its files were damaged ({now['damaged'][0]})"
-        elif recorded.get("torch") != torch:
-            why = f"it was installed for torch {recorded.get('torch')}, the environment has {torch}"
-        else:
-            why = "another wheel was there"
+        why = "; ".join(now["faults"] if now else ["it was not there"]) or "another wheel was there"
         answer = {
             "changed": True,
             "actions": [f"Installed {os.path.basename(wheel)}: {why}"],
             "diff": {"before": before + "\n" if before else "", "after": f"{self.label.replace(' ', '==')}\n"},
         }
+        if now and now["faults"]:
+            answer["replaced"] = f"{self.package.name} {now['version']} in {self.environment}: {why}"
         if check_mode:
             return answer
         uv, _indexes = self.uv()
+        # Neither index nor cache: both may hold a wheel of the same name that was built for another torch.
         uv.run(
             ["pip", "install", "--python", self.python, "--no-deps", "--no-index", "--offline", "--reinstall", "--no-cache", wheel],
             f"Installing {os.path.basename(wheel)}",
             cwd=self.prefix,
         )
+        self.write_record(torch)
+        return answer
+
+    def write_record(self, torch: str) -> None:
+        """Write the provenance of what was just installed into the environment's record, and the host-local lock of its extensions beside it."""
+        params = self.params
+        there = extension_checks.find(self.environment, self.package.name)
+        if there is None:
+            raise IronwheelError(f"{params['wheel']} was installed and is not in {self.environment}.", "EnvironmentIncomplete", "Run again.")
+        entry = extension_build.read_json(os.path.join(os.path.dirname(params["wheel"]), "wheel.json")) or {}
         # An environment that somebody else made has no record of ours until now.
         record = environments.read_record(self.environment) or {"schema": environments.SCHEMA, "adopted": True}
         others = [item for item in record.get("extensions") or [] if item.get("name") != self.package.name]
         mine = {
             "name": self.package.name,
-            "version": params["version"],
+            "version": there.version,
             "module": self.package.module,
             "fingerprint": entry.get("fingerprint"),
+            "fields": entry.get("fields"),
             "sha256": params["sha256"],
-            "wheel": wheel,
-            "torch": self.identity()["full_version"],
+            "wheel": params["wheel"],
+            "torch": torch,
+            "record_sha256": extension_checks.record_sha256(there),
         }
         record["extensions"] = sorted([*others, mine], key=lambda item: item["name"])
         environments.write_atomically(os.path.join(self.environment, environments.RECORD_FILE), json.dumps(record, indent=1, sort_keys=True) + "\n")
-        # The host-local lock of the extensions, by path and hash, beside the environment's own record.
         lines = [f"{item['name']} @ file://{item['wheel']} --hash=sha256:{item['sha256']}" for item in record["extensions"]]
         environments.write_atomically(os.path.join(self.environment, "extensions.txt"), "\n".join(lines) + "\n")
-        return answer
 
     def stopped(self) -> dict:
         """End a running build."""

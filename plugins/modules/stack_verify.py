@@ -125,7 +125,16 @@ import time
 from functools import partial
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.ironwheel.gpu.plugins.module_utils import environment_python, environments, packages, server_process, serving, verification
+from ansible_collections.ironwheel.gpu.plugins.module_utils import (
+    elf_modules,
+    environment_python,
+    environments,
+    extension_checks,
+    packages,
+    server_process,
+    serving,
+    verification,
+)
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.host import read_host, run_command
 
@@ -145,6 +154,7 @@ class Verifier:
         self.path = params["environment"].get("path") or ""
         self.checks: list[dict] = []
         self.versions: dict = {}
+        self.torch: dict | None = None
         self.served: dict = {}
         prefix = os.path.dirname(self.link) if self.link else None
         facts_of = {"os", "user", "memory", "gpus", "driver", "toolkits"}
@@ -204,14 +214,16 @@ class Verifier:
         """Interpreter, packages, imports, torch and what it computes."""
         timeout = self.params["import_timeout"]
         record = environments.read_record(self.path)
-        names = [extension["name"] for extension in self.plan.get("extensions") or []]
-        drift = environments.find_drift(self.path, record.get("packages") or {}, names) if record else []
-        self.checks.append(verification.packages(record, drift, [environments.describe_drift(item) for item in drift]))
+        # Extensions may be in an environment of somebody else's, whose other packages are not ours to judge.
+        locked = None if (record or {}).get("adopted") else record
+        drift = extension_checks.drift(self.path, locked.get("packages") or {}, locked) if locked else []
+        self.checks.append(verification.packages(locked, drift, [environments.describe_drift(item) for item in drift]))
         wants_torch = self.plan.get("torch") is not None
         identity, error = self.ask({"task": "torch"}, timeout) if wants_torch else self.ask({"task": "packages"}, timeout)
         self.checks.append(verification.interpreter(self.plan, identity, error))
         self.versions["python"] = (identity or {}).get("python")
         if wants_torch:
+            self.torch = identity if (identity or {}).get("full_version") else None
             self.versions["torch"] = (identity or {}).get("full_version")
             self.checks.append(verification.torch_identity(self.plan, identity, error))
             self.checks += verification.torch_family(identity)
@@ -224,7 +236,6 @@ class Verifier:
             self.versions["vllm"] = (record or {}).get("packages", {}).get(vllm.get("package")) or (answer or {}).get("version")
         for module in self.params["imports"]:
             self.checks.append(verification.imported(module, *self.ask({"task": "import", "module": module}, timeout)))
-        self.checks += verification.provenance(self.plan.get("extensions") or [], record)
 
     def compute(self) -> None:
         """Matrix products on each GPU."""
@@ -237,15 +248,23 @@ class Verifier:
         self.checks += verification.gpu_compute(self.host, answer, error)
 
     def extensions(self) -> None:
-        """The compiled module of each planned extension loads, and flash-attn computes rightly."""
+        """Each planned extension is the recorded wheel, fits torch by its symbols, and loads; flash-attn computes rightly."""
+        record = environments.read_record(self.path) or {}
+        by_name = {packages.normalize(str(item.get("name"))): item for item in record.get("extensions") or [] if isinstance(item, dict)}
+        adopted = not record or bool(record.get("adopted"))
         for extension in self.plan.get("extensions") or []:
             name = extension["name"]
-            try:
-                module = extension.get("module") or packages.describe(name).module
-            except IronwheelError:
-                module = packages.normalize(name).replace("-", "_")
-            answer, error = self.ask({"task": "import", "module": module}, self.params["import_timeout"])
-            self.checks.append(verification.imported(module, answer, error, f"{name} ({module})"))
+            recorded = by_name.get(packages.normalize(name))
+            installed = extension_checks.find(self.path, name)
+            torch = self.torch["full_version"] if self.torch else None
+            faults = extension_checks.provenance_faults(recorded, installed, torch) if installed else None
+            if faults is not None and recorded is not None and not adopted:
+                faults += extension_checks.plan_faults(recorded, extension.get("fingerprint_fields"))
+            self.checks.append(verification.provenance(extension, recorded, faults, adopted))
+            if installed is None:
+                continue
+            self.checks.append(verification.symbols(name, *self.symbols(installed)))
+            self.load(extension)
             if packages.normalize(name) == "flash-attn" and self.params["numerics"]:
                 answer, error = None, ""
                 if self.host.get("gpus"):
@@ -254,6 +273,29 @@ class Verifier:
                     except IronwheelError as exc:
                         error = exc.message
                 self.checks.append(verification.numerics("numerics", name, self.host, answer, error))
+
+    def symbols(self, installed: environments.Installed) -> tuple[list[dict] | None, str]:
+        """Findings over the compiled modules of an extension, or None and why there are none."""
+        if self.torch is None:
+            return None, "torch does not import"
+        site = environments.site_packages(self.path)
+        try:
+            return extension_checks.judge_files(extension_checks.compiled_modules(installed), [site] if site else [], self.torch, self.host), ""
+        except IronwheelError as exc:
+            if exc.error == "ToolMissing":
+                return None, f"{exc.message} {exc.remedy}"
+            return [{"module": installed.name, "verdict": verification.FAILED, "reason": exc.message}], ""
+
+    def load(self, extension: dict) -> None:
+        """Import the compiled module of an extension; torch first, which brings the libraries that it needs."""
+        name = extension["name"]
+        try:
+            module = extension.get("module") or packages.describe(name).module
+        except IronwheelError:
+            module = packages.normalize(name).replace("-", "_")
+        answer, error = self.ask({"task": "import", "module": module, "after": "torch"}, self.params["import_timeout"])
+        has_driver = (self.host.get("driver") or {}).get("userspace_version") is not None
+        self.checks.append(verification.extension_imported(name, module, answer, error, has_driver))
 
     def serving(self) -> None:
         """Each instance answers; one that is no service is started for it."""
@@ -361,6 +403,8 @@ def main() -> None:
         # A request must never go to a proxy, nor a probe inherit a preloaded library.
         with contextlib.suppress(KeyError):
             del os.environ["LD_PRELOAD"]
+        # pyelftools is pure Python and lives in the tools environment.
+        elf_modules.use_tools(os.path.dirname(module.params["environment"].get("link") or ""))
         report = Verifier(module.params, module.check_mode).verify()
     except IronwheelError as exc:
         module.fail_json(**exc.as_result())

@@ -141,7 +141,7 @@ drift:
       description: Name of the package.
       type: str
     kind:
-      description: One of V(version), V(missing), V(extra), V(damaged), V(interpreter).
+      description: One of V(version), V(missing), V(extra), V(damaged), V(replaced), V(interpreter).
       type: str
     expected:
       description: Version in the lock.
@@ -175,7 +175,7 @@ import tempfile
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.ironwheel.gpu.plugins.module_utils import environments
+from ansible_collections.ironwheel.gpu.plugins.module_utils import environments, extension_checks
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.uv import (
     TORCH_FAMILY,
@@ -219,7 +219,7 @@ class Sync:
         # A generation that was changed by hand stays as it is; its successor is made beside it.
         there = environments.generations(self.prefix, name)
         newest = next((path for _number, path in there if environments.read_record(path) is not None), None)
-        drift = environments.find_drift(newest, wanted, self._extensions_of(newest)) if newest else []
+        drift = extension_checks.drift(newest, wanted, environments.read_record(newest)) if newest else []
         before = environments.versions(environments.scan(used)) if used else {}
         created = newest is None or bool(drift)
         number = next((number for number, path in there if path == newest), -1) + 1 if created else 0
@@ -289,10 +289,6 @@ class Sync:
                 "set uv_venv_python to an interpreter that every user can run, or to a version that the system lacks, which uv installs below the prefix.",
             )
         environments.require_open(self.cache, "uv's cache", user, "set uv_venv_cache_dir to a directory that every user can enter.")
-
-    def _extensions_of(self, path: str) -> list[str]:
-        recorded = (environments.read_record(path) or {}).get("extensions") or []
-        return [*self.extensions, *(str(item.get("name")) for item in recorded if isinstance(item, dict))]
 
     def _make(self, path: str, lock: Lock, digest: str, damaged: list[str]) -> None:
         environments.remove_environment(path)

@@ -205,8 +205,21 @@ def test_a_launch_that_cannot_work_is_a_failed_check(stage):
 def test_a_planned_extension_must_import_and_have_a_record(stage):
     plan = {**stage.params()["plan"], "extensions": [{"name": "flash-attn", "version": "2.8.3", "fingerprint": "abc"}]}
     checks = by_name(stage.verify(plan=plan, serve=False))
-    assert checks["import flash-attn (flash_attn_2_cuda)"]["verdict"] == "failed"
     assert checks["provenance flash-attn"]["verdict"] == "failed"
+    assert "not installed" in checks["provenance flash-attn"]["reason"]
+    info = stage.path / "envs" / "d1" / "lib" / "python3.11" / "site-packages" / "flash_attn-2.8.3.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Name: flash-attn\nVersion: 2.8.3\n\n")
+    (info / "RECORD").write_text("flash_attn-2.8.3.dist-info/METADATA,,\n")
+    checks = by_name(stage.verify(plan=plan, serve=False))
+    # Somebody else's environment: only reported. One of ours: a failure.
+    assert checks["provenance flash-attn"]["verdict"] == "not_run"
+    (stage.path / "envs" / "d1" / "ironwheel.json").write_text(json.dumps({"schema": 1, "packages": {"one": "1"}, "extensions": []}))
+    checks = by_name(stage.verify(plan=plan, serve=False))
+    assert checks["provenance flash-attn"]["verdict"] == "failed" and "by hand" in checks["provenance flash-attn"]["reason"]
+    assert "flash-attn 2.8.3 is not in the lock" in checks["packages installed packages"]["reason"]
+    assert checks["import flash-attn (flash_attn_2_cuda)"]["verdict"] == "failed"
+    assert checks["symbols flash-attn"]["verdict"] == "not_run"
     assert checks["numerics flash-attn"]["verdict"] == "not_run"
 
 

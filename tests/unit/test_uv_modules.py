@@ -21,7 +21,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.ironwheel.gpu.plugins.action import uv_lock as lock_action
 from ansible_collections.ironwheel.gpu.plugins.action import uv_sync as sync_action
-from ansible_collections.ironwheel.gpu.plugins.module_utils import environments
+from ansible_collections.ironwheel.gpu.plugins.module_utils import environments, extension_checks
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.uv import Lock, parse_lock
 from ansible_collections.ironwheel.gpu.plugins.modules import uv_activate, uv_install, uv_lock, uv_sync
@@ -302,16 +302,24 @@ def test_what_was_changed_by_hand_is_named_and_put_back_beside(host):
     assert (again["changed"], again["drift"], again["active"]) == (False, [], True)
 
 
-def test_an_extension_that_was_added_is_no_drift(host):
+def test_a_recorded_extension_is_no_drift_and_any_other_is(host):
     lock = host.lock({"alpha": "1.0"})
     flash = [{"name": "flash_attn", "version": "2.8.3", "fingerprint": "f"}]
     path = host.sync(lock, extensions=flash)["path"]
     make_wheel(host.links, "flash_attn", "2.8.3")
     shutil.unpack_archive(host.links / "flash_attn-2.8.3-py3-none-any.whl", host.site(path), "zip")
     host.activate(path)
+    by_hand = host.sync(lock, extensions=flash, check=True)
+    assert [(item["package"], item["kind"]) for item in by_hand["drift"]] == [("flash-attn", "extra")]
+    record = Path(path) / "ironwheel.json"
+    there = extension_checks.find(path, "flash-attn")
+    entry = {"name": "flash-attn", "version": "2.8.3", "record_sha256": extension_checks.record_sha256(there)}
+    record.write_text(json.dumps({**json.loads(record.read_text()), "extensions": [entry]}))
     again = host.sync(lock, extensions=flash)
     assert (again["changed"], again["drift"], again["packages"]["removed"]) == (False, [], {})
     assert host.sync(lock, check=True)["path"] != path, "another set of extensions is another environment"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "extensions": [{**entry, "record_sha256": "0" * 64}]}))
+    assert [item["kind"] for item in host.sync(lock, extensions=flash, check=True)["drift"]] == ["replaced"]
 
 
 def test_a_wrong_hash_is_refused_and_nothing_is_left(host):

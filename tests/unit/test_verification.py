@@ -205,12 +205,33 @@ def test_packages_without_a_record_are_not_run_and_differences_fail():
     assert found["verdict"] == "failed" and "and 3 more" in found["reason"]
 
 
-def test_an_extension_without_provenance_fails():
-    planned = [{"name": "flash-attn", "fingerprint": "abc"}]
-    assert verdicts(verification.provenance(planned, {"extensions": [{"name": "flash_attn", "fingerprint": "abc"}]})) == ["ok"]
-    assert verdicts(verification.provenance(planned, {"extensions": [{"name": "flash-attn", "fingerprint": "old"}]})) == ["failed"]
-    assert verdicts(verification.provenance(planned, {"extensions": []})) == ["failed"]
-    assert verification.provenance([], None) == []
+def test_an_extension_is_what_was_recorded_for_this_torch():
+    planned = {"name": "flash-attn", "version": "2.8.3"}
+    recorded = {"fingerprint": "abc", "torch": "2.14.0+cu130"}
+    assert verification.provenance(planned, recorded, [], False)["verdict"] == "ok"
+    wrong = verification.provenance(planned, recorded, ["it was built for torch 2.13.0+cu130, the environment has 2.14.0+cu130"], False)
+    assert wrong["verdict"] == "failed" and "2.13.0+cu130" in wrong["reason"]
+    assert verification.provenance(planned, None, ["by hand"], False)["verdict"] == "failed"
+    # In somebody else's environment it is only reported.
+    assert verification.provenance(planned, None, ["by hand"], True)["verdict"] == "not_run"
+    absent = verification.provenance(planned, None, None, True)
+    assert absent["verdict"] == "failed" and "2.8.3" in absent["reason"]
+
+
+def test_symbols_of_an_extension():
+    fits = {"module": "x.so", "check": "symbols", "verdict": "ok", "reason": "all there"}
+    assert verification.symbols("x", [fits])["verdict"] == "ok"
+    wrong = verification.symbols("x", [fits, {**fits, "verdict": "failed", "reason": "built for another torch"}])
+    assert wrong["verdict"] == "failed" and "x.so: built for another torch" in wrong["reason"]
+    assert verification.symbols("x", [])["verdict"] == "failed"
+    assert verification.symbols("x", None, "no pyelftools")["verdict"] == "not_run"
+
+
+def test_a_missing_driver_says_nothing_about_an_extension():
+    answer = {"error": "ImportError: libcuda.so.1: cannot open shared object file"}
+    assert verification.extension_imported("x", "x_cuda", answer, "", False)["verdict"] == "not_run"
+    assert verification.extension_imported("x", "x_cuda", answer, "", True)["verdict"] == "failed"
+    assert verification.extension_imported("x", "x_cuda", {"error": "ImportError: undefined symbol"}, "", False)["verdict"] == "failed"
 
 
 def test_the_environment_in_use_is_the_one_of_this_run():
