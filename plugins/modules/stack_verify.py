@@ -63,7 +63,7 @@ options:
   startup_timeout:
     description: Seconds until a server that is started for the check must be healthy.
     type: int
-    default: 900
+    default: 1800
   request_timeout:
     description: Seconds that one request may take. The first one may compile.
     type: int
@@ -393,7 +393,7 @@ def main() -> None:
             "serve": {"type": "bool", "default": True},
             "numerics": {"type": "bool", "default": True},
             "import_timeout": {"type": "int", "default": 300},
-            "startup_timeout": {"type": "int", "default": 900},
+            "startup_timeout": {"type": "int", "default": 1800},
             "request_timeout": {"type": "int", "default": 300},
             "gpu_timeout": {"type": "int", "default": 900},
         },

@@ -48,7 +48,7 @@ options:
   timeout:
     description: Seconds until the server must be healthy.
     type: int
-    default: 900
+    default: 1800
 """
 
 EXAMPLES = r"""
@@ -186,7 +186,7 @@ def main() -> None:
             "host": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "pending": {"type": "bool", "default": False},
-            "timeout": {"type": "int", "default": 900},
+            "timeout": {"type": "int", "default": 1800},
         },
         supports_check_mode=True,
     )
