@@ -175,7 +175,8 @@ def choose_toolkit(
 ) -> tuple[Mapping[str, Any] | None, list[tuple[str, str, str]]]:
     """The installed toolkit that may build extensions for a torch of this CUDA release.
 
-    torch refuses another major and only warns of another minor; major.minor must be equal, unless the same major is allowed. An incomplete toolkit never counts.
+    torch refuses another major and only warns of another minor; major.minor must be equal, unless the same major is allowed. An incomplete toolkit never
+    counts.
     ``/usr/local/cuda`` is never consulted: only the toolkit's own version decides. Returns ``(toolkit or None, trace)``.
     """
     trace = []

@@ -34,9 +34,9 @@ def system_key(os_facts: Mapping[str, Any]) -> str | None:
     """``ubuntu24.04``, ``debian13``, ``rhel9``: a distribution by what its packages are made for; None when the collection does not know it."""
     name, version = str(os_facts.get("id") or ""), str(os_facts.get("version") or "")
     if name in ("ubuntu", "debian"):
-        short = version if name == "ubuntu" else version.split(".")[0]
+        short = version if name == "ubuntu" else version.partition(".")[0]
     elif name in ("rhel", "rocky", "almalinux", "ol", "centos") or "rhel" in (os_facts.get("like") or []):
-        name, short = "rhel", version.split(".")[0]
+        name, short = "rhel", version.partition(".")[0]
     else:
         return None
     return f"{name}{short}" if short in SUPPORTED_SYSTEMS[name] else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -196,7 +197,7 @@ def _to_number(option: Option, raw: Any) -> int | float:
         number = float(raw)
     except ValueError:
         raise _fault(option.name, raw, f"must be {wanted}") from None
-    if number != number or number in (float("inf"), float("-inf")) or (whole and number != int(number)):
+    if not math.isfinite(number) or (whole and number != int(number)):
         raise _fault(option.name, raw, f"must be {wanted}")
     return int(number) if whole else number
 
@@ -204,7 +205,7 @@ def _to_number(option: Option, raw: Any) -> int | float:
 def _to_text(name: str, raw: Any, one_digit_is_exact: bool = False) -> str:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         raise _fault(name, raw, "must be text", "Put the value in quotes.")
-    if isinstance(raw, float) and not one_digit_is_exact and len(str(raw).split(".")[-1]) < 2:
+    if isinstance(raw, float) and not one_digit_is_exact and len(str(raw).rpartition(".")[2]) < 2:
         raise _fault(name, raw, "is a number for YAML, in which 2.10 and 2.1 are the same", "Put the value in quotes.")
     return str(raw).strip()
 

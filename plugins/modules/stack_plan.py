@@ -13,8 +13,8 @@ version_added: 0.1.0
 author:
   - ironwheel.gpu contributors (@ironwheel)
 description:
-  - Decides from the host facts and from the variables of the host (O(host), and C(torch_version), C(vllm_version), C(flash_attn_enabled) and the like) what the host gets,
-    namely driver, CUDA toolkits, Python, torch, vLLM, extensions and how they are built, and the inputs of the lock.
+  - Decides from the host facts (O(host)) and from the variables of the host (C(torch_version), C(vllm_version), C(flash_attn_enabled) and the like)
+    what the host gets, namely driver, CUDA toolkits, Python, torch, vLLM, extensions and how they are built, and the inputs of the lock.
   - Every candidate is accepted or rejected with a reason, and all errors are found at once, mistyped variable names among them.
   - Runs on the controller, needs neither the host nor a network, and changes nothing.
 extends_documentation_fragment:
@@ -30,9 +30,10 @@ options:
     type: dict
   facts_file:
     description:
-      - File on the controller, JSON or YAML, with the facts of a host that one does not have. A relative path is below the directory in which Ansible was started.
-      - Needed are C(os.id), C(os.version), C(cpu.usable) and C(memory.total_mib); GPUs, driver and toolkits where there are any. The rest has the defaults of a plain host
-        (x86_64, root, systemd, no container, and the C library, Python and compiler that the distribution comes with).
+      - File on the controller, JSON or YAML, with the facts of a host that one does not have.
+        A relative path is below the directory in which Ansible was started.
+      - Needed are C(os.id), C(os.version), C(cpu.usable) and C(memory.total_mib); GPUs, driver and toolkits where there are any.
+        The rest has the defaults of a plain host: x86_64, root, systemd, no container, and the C library, Python and compiler of the distribution.
       - The saved result of M(ironwheel.gpu.host_facts) is taken as it is.
     type: str
     default: ""
@@ -84,15 +85,27 @@ plan:
       type: str
       sample: /opt/ironwheel
     torch:
-      description: The torch of the environment, C({version, local, source, index_url, reason}). C(source) is V(pypi) or V(index). Null when there is none, or when only the lock knows.
+      description: >-
+        The torch of the environment, C({version, local, source, index_url, reason}). C(source) is V(pypi) or V(index).
+        Null when there is none, or when only the lock knows.
       type: dict
       sample: {version: 2.9.1, local: cu128, source: pypi, index_url: null, reason: vllm 0.15.1 pins it}
     cuda:
-      description: The toolkit that builds for this torch, and what the host gets, C({version, install, keep, path, source, reason}).
+      description: >-
+        The toolkit that builds for this torch, and what the host gets, C({version, install, keep, path, source, sources, reason}).
       type: dict
-      sample: {version: "12.8", install: ["12.8"], keep: ["13.1"], path: /usr/local/cuda-12.8, source: repository, reason: torch is built with CUDA 12.8}
+      sample:
+        version: "12.8"
+        install: ["12.8"]
+        keep: ["13.1"]
+        path: /usr/local/cuda-12.8
+        source: repository
+        sources: {"12.8": repository}
+        reason: torch is built with CUDA 12.8
     driver:
-      description: State and wanted version of the driver, C({state, wanted, floor, branch, flavour, managed, reboot, fabric_manager, reason}). Null without an NVIDIA GPU.
+      description: >-
+        State and wanted version of the driver, C({state, wanted, floor, branch, flavour, managed, reboot, fabric_manager, reason}).
+        Null without an NVIDIA GPU.
       type: dict
     architectures:
       description: Compute capabilities of the GPUs, or those that extensions are built for.
@@ -116,8 +129,9 @@ plan:
       elements: str
     extensions:
       description: >-
-        Extensions, each with C(name), C(version), C(module), C(source) (V(store), V(prebuilt) or V(build)), C(fingerprint), C(fingerprint_fields), C(architectures), C(jobs),
-        C(nvcc_threads), C(predicted_peak_mib), C(predicted_s), C(limited_by), C(explanation), C(fixes), C(env) and C(wheel).
+        Extensions, each with C(name), C(version), C(module), C(description), C(source_url), C(sha256), C(source) (V(store), V(prebuilt) or V(build)),
+        C(fingerprint), C(fingerprint_fields), C(architectures), C(jobs), C(nvcc_threads), C(predicted_peak_mib), C(predicted_s), C(limited_by),
+        C(explanation), C(fixes), C(env) and C(wheel).
       type: list
       elements: dict
     vllm:
