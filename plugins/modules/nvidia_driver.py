@@ -172,6 +172,12 @@ class Converge:
         self.refreshed = False
         self.file_before = {}
 
+    def tool(self, *arguments):
+        """Run a tool that a bare host may lack: ``(status, stdout, stderr)``, status 127 when it does."""
+        if shutil.which(arguments[0]) is None:
+            return 127, "", f"{arguments[0]} is not installed"
+        return self.module.run_command(list(arguments), environ_update={"LC_ALL": "C"})
+
     # --- reading -------------------------------------------------------------------------------------------------------------------------------------
 
     def read_packages(self):
@@ -248,8 +254,7 @@ class Converge:
 
     def default_gcc(self):
         """Version of the default gcc, or empty."""
-        path = shutil.which("gcc")
-        status, stdout, stderr = self.module.run_command([path, "-dumpfullversion"]) if path else (1, "", "")
+        status, stdout, stderr = self.tool("gcc", "-dumpfullversion")
         return stdout.strip() if status == 0 else ""
 
     def signing_key(self):
@@ -257,7 +262,7 @@ class Converge:
         key = next((path for path in SIGNING_KEYS if os.path.exists(path)), "")
         if not key or shutil.which("mokutil") is None:
             return key, None
-        status, stdout, stderr = self.module.run_command(["mokutil", "--test-key", key], environ_update={"LC_ALL": "C"})
+        status, stdout, stderr = self.tool("mokutil", "--test-key", key)
         return key, "is already enrolled" in stdout + stderr
 
     def check_secure_boot(self, module_name, load_error=""):
@@ -272,7 +277,7 @@ class Converge:
 
     def module_info(self, name, field):
         """A field of the module that the kernel would load, or empty."""
-        status, stdout, stderr = self.module.run_command(["modinfo", "-k", self.request.kernel, "-F", field, name])
+        status, stdout, stderr = self.tool("modinfo", "-k", self.request.kernel, "-F", field, name)
         return stdout.strip() if status == 0 else ""
 
     def observe(self, version):
@@ -371,7 +376,7 @@ class Converge:
             return known["module"]
         if build:
             self.actions.append(f"build {known['module']} {known['version']} for {kernel}")
-            self.module.run_command(["dkms", "install", "-m", known["module"], "-v", known["version"], "-k", kernel], environ_update={"LC_ALL": "C"})
+            self.tool("dkms", "install", "-m", known["module"], "-v", known["version"], "-k", kernel)
             built = driver.dkms_module(host_gpu.read_dkms(self.host), version, kernel)
             if built and built["state"] == "installed":
                 return built["module"]
@@ -408,16 +413,14 @@ class Converge:
         """Keep nouveau out of the next boot when it is in use now."""
         kernel = self.request.kernel
         command = ["dracut", "-f", "--kver", kernel] if self.request.family == "rhel" else ["update-initramfs", "-u", "-k", kernel]
-        if shutil.which(command[0]) is None:
-            return
-        status, stdout, stderr = self.module.run_command(command)
+        status, stdout, stderr = self.tool(*command)
         if status != 0:
             raise IronwheelError(f"{' '.join(command)} failed: {last_lines(stderr or stdout)}", "InitramfsFailed", "nouveau would hold the GPU after a reboot.")
         self.actions.append("rebuild the initramfs without nouveau")
 
     def load(self, name):
         """Load the module when nothing is in its way."""
-        status, stdout, stderr = self.module.run_command(["modprobe", name], environ_update={"LC_ALL": "C"})
+        status, stdout, stderr = self.tool("modprobe", name)
         if status == 0:
             self.actions.append(f"load {name}")
             return
