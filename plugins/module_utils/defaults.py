@@ -53,6 +53,7 @@ FACTS_OF_ROLES = (
     "preflight_host",
     "preflight_plan",
     "uv_venv_environment",
+    "uv_venv_uv",
     "torch_identity",
     "nvidia_driver_result",
     "cuda_toolkit_result",
