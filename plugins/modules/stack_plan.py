@@ -33,7 +33,7 @@ options:
       - File on the controller, JSON or YAML, with the facts of a host that one does not have.
         A relative path is below the directory in which Ansible was started.
       - Needed are C(os.id), C(os.version), C(cpu.usable) and C(memory.total_mib); GPUs, driver and toolkits where there are any.
-        The rest has the defaults of a plain host: x86_64, root, systemd, no container, and the C library, Python and compiler of the distribution.
+        The rest has the defaults of a plain host, which are x86_64, root, systemd, no container, and the C library, Python and compiler of the distribution.
       - The saved result of M(ironwheel.gpu.host_facts) is taken as it is.
     type: str
     default: ""
