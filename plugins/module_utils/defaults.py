@@ -56,6 +56,7 @@ FACTS_OF_ROLES = (
     "uv_venv_uv",
     "torch_identity",
     "nvidia_driver_result",
+    "nvidia_repository_result",
     "cuda_toolkit_result",
     "flash_attn_result",
     "vllm_result",
