@@ -86,8 +86,11 @@ def gpu_count(host: dict, smi_count: int | None, smi_error: str = "") -> dict:
     return check("gpu_count", "GPUs", OK, f"{smi_count} on the PCI bus and in nvidia-smi", value)
 
 
-def toolkits(plan: dict, host: dict) -> list[dict]:
-    """Each toolkit that the plan installs is on the host, complete, and its nvcc is of that version."""
+def toolkits(plan: dict, host: dict, announced: bool = False) -> list[dict]:
+    """Each toolkit that the plan installs is on the host, complete, and its nvcc is of that version.
+
+    ``announced``: check mode, in which a toolkit that would be installed is not there yet.
+    """
     cuda = plan.get("cuda") or {}
     wanted = list(dict.fromkeys([*(cuda.get("install") or []), *([cuda["version"]] if cuda.get("version") else [])]))
     if not wanted:
@@ -98,6 +101,9 @@ def toolkits(plan: dict, host: dict) -> list[dict]:
         there = [seen for seen in host.get("toolkits") or [] if seen.get("version") and versions.same_minor(seen["version"], version)]
         # The one that the plan builds with, otherwise one that is complete.
         there.sort(key=lambda seen: (seen.get("path") != cuda.get("path"), not seen.get("complete")))
+        if not there and announced and version in (cuda.get("install") or []):
+            checks.append(check("toolkit", subject, NOT_RUN, "it would be installed (check mode)"))
+            continue
         if not there:
             checks.append(check("toolkit", subject, FAILED, "no toolkit of this version was found on the host"))
             continue

@@ -184,7 +184,7 @@ class Verifier:
             self.versions["driver"] = (self.host.get("driver") or {}).get("module_version")
             self.versions["gpus"] = [gpu.get("name") for gpu in self.host["gpus"]]
         self.checks.append(verification.gpu_count(self.host, count, error))
-        self.checks += verification.toolkits(self.plan, self.host)
+        self.checks += verification.toolkits(self.plan, self.host, self.check_mode)
         self.versions["toolkits"] = [seen["nvcc_version"] for seen in self.host.get("toolkits") or [] if seen.get("nvcc_version")]
 
     def find_environment(self) -> bool:

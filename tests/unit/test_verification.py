@@ -205,6 +205,13 @@ def test_packages_without_a_record_are_not_run_and_differences_fail():
     assert found["verdict"] == "failed" and "and 3 more" in found["reason"]
 
 
+def test_a_toolkit_that_check_mode_announced_is_not_run():
+    plan = {"cuda": {"version": "13.0", "install": ["13.0"]}}
+    assert verdicts(verification.toolkits(plan, {"toolkits": []})) == ["failed"]
+    assert verdicts(verification.toolkits(plan, {"toolkits": []}, announced=True)) == ["not_run"]
+    assert verdicts(verification.toolkits({"cuda": {"version": "13.0", "install": []}}, {"toolkits": []}, announced=True)) == ["failed"]
+
+
 def test_an_extension_is_what_was_recorded_for_this_torch():
     planned = {"name": "flash-attn", "version": "2.8.3"}
     recorded = {"fingerprint": "abc", "torch": "2.14.0+cu130"}
