@@ -286,14 +286,14 @@ class ActionModule(ActionBase):
     def follow(self, fingerprint: str) -> dict[str, Any]:
         """Poll with short calls until the build ended. The connection may break in between: the build goes on, and so does this."""
         said = 0.0
-        broken = 0
+        lost = crashed = 0
         while True:
             try:
                 polled = self.step("polled", fingerprint=fingerprint, wait=POLL_S)
-                broken = 0
+                lost = crashed = 0
             except StepFailed as exc:
-                broken += 1
-                if exc.error or broken >= (CRASHED_POLLS if exc.lost is None else LOST_POLLS):
+                lost, crashed = (lost, crashed + 1) if exc.lost is None else (lost + 1, crashed)
+                if exc.error or lost >= LOST_POLLS or crashed >= CRASHED_POLLS:
                     raise
                 display.display(f"[{self.host}] {self.args['name']}: no answer from the host ({exc}); the build goes on there")
                 with contextlib.suppress(AnsibleConnectionFailure):
