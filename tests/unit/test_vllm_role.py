@@ -121,7 +121,7 @@ def render(name, **variables):
 def unit(found):
     """The unit's settings: name to the list of its values."""
     settings = {}
-    for line in render("vllm.service.j2", item=found, vllm_startup_timeout=900).splitlines():
+    for line in render("vllm.service.j2", item=found).splitlines():
         if line and not line.startswith(("#", "[")):
             name, value = line.split("=", 1)
             settings.setdefault(name, []).append(value)
@@ -463,7 +463,7 @@ def test_unit_of_a_cpu_host(host, monkeypatch):
         "Restart": "on-failure",
         "StartLimitBurst": "3",
         "KillMode": "mixed",
-        "TimeoutStartSec": "900",
+        "TimeoutStartSec": "300",
         "WantedBy": "multi-user.target",
     }.items():
         assert found[name] == [value], name
@@ -481,11 +481,11 @@ def test_unit_of_a_gpu_host_sees_its_gpus(host, monkeypatch):
 
 def test_another_environment_changes_the_unit(host, monkeypatch):
     params = as_root(monkeypatch, host)
-    before = render("vllm.service.j2", item=launched(params), vllm_startup_timeout=900)
+    before = render("vllm.service.j2", item=launched(params))
     other = Path(params["environment"]["path"]).with_name("d2")
     other.mkdir()
     params["environment"]["path"] = str(other)
-    assert render("vllm.service.j2", item=launched(params), vllm_startup_timeout=900) != before
+    assert render("vllm.service.j2", item=launched(params)) != before
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
@@ -494,7 +494,7 @@ def test_exposure_of_the_unit_is_at_most_3(host, monkeypatch, tmp_path, with_gpu
     params = as_root(monkeypatch, host)
     found = launched(gpu_host(params) if with_gpu else params)
     path = tmp_path / "vllm.service"
-    path.write_text(render("vllm.service.j2", item=found, vllm_startup_timeout=900))
+    path.write_text(render("vllm.service.j2", item=found))
     done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)], capture_output=True, text=True, check=False)
     level = re.search(r"exposure level for vllm.service: ([0-9.]+)", done.stdout)
     if level is None and "unrecognized option" in done.stderr:
@@ -518,7 +518,7 @@ def test_secrets_are_in_the_environment_file_and_nowhere_else(host, monkeypatch)
     text = render("vllm.env.j2", item=found, vllm_api_key=CANARY, vllm_hf_token="hf_canary")
     parsed = serving.parse_environment_file(text)
     assert parsed["VLLM_API_KEY"] == CANARY and parsed["HF_TOKEN"] == "hf_canary" and len(parsed[serving.STAMP]) == 64
-    for place in (json.dumps(found), render("vllm.service.j2", item=found, vllm_startup_timeout=900)):
+    for place in (json.dumps(found), render("vllm.service.j2", item=found)):
         assert "canary" not in place
     without = render("vllm.env.j2", item=found, vllm_api_key="", vllm_hf_token="")
     assert set(serving.parse_environment_file(without)) == {serving.STAMP}
