@@ -64,7 +64,7 @@ FACTS_OF_ROLES = (
 )
 
 # Read by playbooks, so that no role's argument specs know them.
-PLAYBOOK_VARIABLES = ("plan_hosts", "plan_output")
+PLAYBOOK_VARIABLES = ("plan_hosts", "plan_output", "report_dir")
 
 OPTIONS: tuple[Option, ...] = (
     # torch
