@@ -93,6 +93,10 @@ options:
     description: Whether packages of the distribution that are missing are left to be installed (RV(packages)). Otherwise, and without root, they are an error.
     type: bool
     default: true
+  planned:
+    description: Whether the environment is still to be made, so that what can be checked before it is checked and the rest is left out.
+    type: bool
+    default: false
   report_only:
     description: Return what cannot work as RV(problem) instead of failing, for a verification of all that is there.
     type: bool
@@ -174,7 +178,7 @@ class Host:
         self.root = os.geteuid() == 0
         self.service = self.root and bool((self.facts.get("os") or {}).get("systemd"))
         self.gpu_profile = params["plan"].get("profile") == "gpu"
-        self.link = params["environment"].get("link") or params["environment"]["path"]
+        self.link = os.path.expanduser(params["environment"].get("link") or params["environment"]["path"])
         # Where the environment in use is switched after this module (the first run), the new one is looked at.
         self.environment = params["environment"].get("path") or self.link
         self.prefix = os.path.dirname(self.link)
@@ -224,7 +228,7 @@ def check_interpreter(host: Host) -> bool | None:
     """The interpreter can be run by the service user. Returns whether its headers are there, None when there is no environment yet."""
     python = os.path.join(host.environment, environment_python.PYTHON)
     if not os.path.exists(python):
-        if host.check_mode:
+        if host.check_mode or host.params["planned"]:
             return None
         raise IronwheelError(f"environment is '{host.environment}', which holds no bin/python.", "EnvironmentMissing", "Run the role uv_venv first.")
     uid, gids, user = host.identity()
@@ -433,6 +437,7 @@ def main() -> None:
             "usage_stats": {"type": "bool", "default": False},
             "variables": {"type": "dict", "default": {}},
             "system_packages": {"type": "bool", "default": True},
+            "planned": {"type": "bool", "default": False},
             "report_only": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

@@ -75,6 +75,7 @@ def host(tmp_path, monkeypatch):
         "usage_stats": False,
         "variables": {},
         "system_packages": True,
+        "planned": False,
         "report_only": False,
     }
 
@@ -421,6 +422,15 @@ def test_the_environment_must_be_there_except_in_check_mode(host):
     host["environment"] = {"path": "/nonexistent/envs/x", "link": "/nonexistent/env"}
     assert refused(lambda: launched(host), "/nonexistent/envs/x").error == "EnvironmentMissing"
     assert launched(host, check_mode=True)["generation"] == "x"
+
+
+def test_before_there_is_an_environment_what_can_be_checked_is(host, tmp_path):
+    host.update(environment={"path": "", "link": "/nonexistent/env"}, planned=True)
+    launched(host)
+    host["instances"] = [{"model": str(tmp_path / "nothing")}]
+    assert refused(lambda: launched(host), "does not exist").error == "ModelNotFound"
+    host["instances"] = [{"host": "0.0.0.0"}]
+    assert refused(lambda: launched(host), "0.0.0.0").error == "UnauthenticatedBind"
 
 
 @pytest.mark.parametrize(
