@@ -153,6 +153,36 @@ def test_every_way_to_fail_is_recognised(tmp_path: Path, script: str, outcome: s
     assert words in result["reason"]
 
 
+@pytest.mark.parametrize(
+    ("code", "log", "kills", "outcome", "words"),
+    [
+        (1, b"nvcc_gate: a.cu ran out of memory at 900 MiB and is tried again\nb.cu(1): error: wrong", 1, "compile_error", "wrong"),
+        (1, b"c.cu(1): error: wrong", 3, "compile_error", "wrong"),
+        (1, b"g++: fatal error: Killed signal terminated program cc1plus", 2, "out_of_memory", "kernel counted 2"),
+        (1, b"g++: fatal error: Killed signal terminated program cc1plus", 0, "out_of_memory", "kernel counted none"),
+        (-9, b"", 1, "out_of_memory", "status -9"),
+        (-9, b"", 0, "killed", "signal 9"),
+    ],
+)
+def test_who_killed_a_compiler_is_said(code: int, log: bytes, kills: int, outcome: str, words: str) -> None:
+    found, reason = build_runner.classify(code, log, kills, None, 10_000)
+    assert found == outcome and words in reason
+
+
+def test_two_runs_at_one_moment_start_one_after_the_other(tmp_path: Path) -> None:
+    with extension_build.starting(str(tmp_path)):
+        code = (
+            "import sys; from ansible_collections.ironwheel.gpu.plugins.module_utils import extension_build as b\n"
+            "with b.starting(sys.argv[1]): print('in', flush=True)"
+        )
+        second = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.communicate(timeout=1)
+    assert second.communicate(timeout=20)[0] == "in\n"
+
+
 def test_an_old_log_does_not_decide_a_new_build(tmp_path: Path) -> None:
     run(job(tmp_path, "echo 'ninja: exited with status 137'; exit 1"))
     assert run(job(tmp_path, "echo 'b.cu(1): error: wrong'; exit 1"))["outcome"] == "compile_error"
