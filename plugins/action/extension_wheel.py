@@ -11,12 +11,14 @@ fails for a reason of its own (memory, disk, connection) the next host tries; wh
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.module_utils.urls import open_url
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.ironwheel.gpu.plugins.module_utils import torch_abi, wheel_store, wheels
@@ -65,6 +67,7 @@ class ActionModule(ActionBase):
         self.host = self.vars.get("inventory_hostname", "")
         self.trace: list[dict[str, str]] = []
         self.actions: list[str] = []
+        self.server = ""
         if self.args.get("state", "present") != "present":
             return self._execute_module(module_args=self.args, task_vars=self.vars)
         try:
@@ -133,6 +136,11 @@ class ActionModule(ActionBase):
     def from_store(self, store: str, wanted: dict[str, Any]) -> dict[str, Any] | None:
         """The best entry of the store that holds on this target."""
         found, faults = wheel_store.entries(store)
+        if self.server:
+            there = {entry["fingerprint"] for entry in found}
+            served, more = wheel_store.remote_entries(self.server, read_url)
+            found += [entry for entry in served if entry["fingerprint"] not in there]
+            faults += more
         for fault in faults:
             display.warning(f"[{self.host}] {fault}")
         for candidate in wheel_store.candidates(found, wanted):
@@ -141,7 +149,9 @@ class ActionModule(ActionBase):
                 self.note(f"store {entry['fingerprint']}", "rejected", "; ".join(candidate["reasons"]))
                 continue
             try:
-                path = wheel_store.verified(entry)
+                if wheel_store.is_url(entry["path"]) and not self._task.check_mode:
+                    entry = wheel_store.bring(store, entry, read_url)
+                path = entry["path"] if wheel_store.is_url(entry["path"]) else wheel_store.verified(entry)
                 if self._task.check_mode:
                     self.note(f"store {entry['fingerprint']}", "accepted", "built against the same torch, CUDA, ABI and Python")
                     return self.answer({"changed": True, **entry}, "store", [f"Would take {entry['wheel']} from the store"])
@@ -347,8 +357,16 @@ class ActionModule(ActionBase):
         return value if isinstance(value, bool) else str(value).lower() in ("1", "true", "yes", "on")
 
     def store(self) -> str:
-        """The store's folder on the controller; a relative one lies where locks and reports do, in the folder that Ansible was started in."""
-        return os.path.abspath(os.path.expanduser(str(self.args.get("store") or "wheels")))
+        """The store's folder on the controller; a relative one lies where locks and reports do, in the folder that Ansible was started in.
+
+        A store behind a server is only read; what is taken from it, and what is built, goes into a folder of its own in the user's cache.
+        """
+        store = str(self.args.get("store") or "wheels")
+        if wheel_store.is_url(store):
+            self.server = wheel_store.check_url(store)
+            cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+            return os.path.join(cache, "ironwheel", "stores", hashlib.sha256(self.server.encode()).hexdigest()[:16])
+        return os.path.abspath(os.path.expanduser(store))
 
     def upload(self, path: str) -> str:
         remote = self._connection._shell.join_path(self._connection._shell.tmpdir or self._make_tmp_path(), os.path.basename(path))
@@ -370,6 +388,12 @@ class ActionModule(ActionBase):
             path = os.path.join(os.path.abspath(os.path.expanduser(str(folder))), self.host)
             os.makedirs(path, exist_ok=True)
             write_atomically(os.path.join(path, f"{normalize(self.args['name'])}.jsonl"), "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
+
+
+def read_url(url: str) -> bytes:
+    """Content behind an address, read with the controller's own proxies and certificates."""
+    with open_url(url, timeout=60) as stream:
+        return stream.read()
 
 
 def progress_line(name: str, status: dict[str, Any]) -> str:

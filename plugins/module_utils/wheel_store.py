@@ -22,8 +22,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from ansible_collections.ironwheel.gpu.plugins.module_utils import torch_abi
 from ansible_collections.ironwheel.gpu.plugins.module_utils.environments import write_atomically
@@ -81,6 +82,67 @@ def entries(store: str) -> tuple[list[dict[str, Any]], list[str]]:
     return found, faults
 
 
+def is_url(store: str) -> bool:
+    """True for a store behind a server."""
+    return "://" in store
+
+
+def check_url(store: str) -> str:
+    """The address of a store behind a server, without a slash at its end.
+
+    Raises:
+        IronwheelError: neither https nor on this very machine: whoever can alter the index on its way could hand out a wheel of his own.
+    """
+    parts = urlsplit(store)
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")):
+        return store.rstrip("/")
+    raise IronwheelError(
+        f"flash_attn_store is '{store}': a store behind a server is read over https only.", "InvalidStore", "Use an https address or a folder."
+    )
+
+
+def remote_entries(url: str, read: Callable[[str], bytes]) -> tuple[list[dict[str, Any]], list[str]]:
+    """All entries of a store behind a server, and a sentence for each that cannot be used; ``path`` is the address of the wheel.
+
+    Args:
+        url: address of the store's folder.
+        read: content behind an address; raises OSError.
+    """
+    found: list[dict[str, Any]] = []
+    try:
+        index = json.loads(read(f"{url}/index.json"))
+        listed = index["wheels"] if isinstance(index, dict) and isinstance(index.get("wheels"), list) else None
+    except (OSError, ValueError, KeyError) as exc:
+        return found, [f"The store {url} cannot be read: {exc}."]
+    if listed is None:
+        return found, [f"{url}/index.json is not the index of a store."]
+    faults = []
+    for number, entry in enumerate(listed):
+        try:
+            checked = check_entry(entry, f"{url}/index.json, entry {number + 1}")
+        except IronwheelError as exc:
+            faults.append(exc.message)
+            continue
+        found.append({**checked, "path": "/".join([url, *(quote(checked[name]) for name in ("package", "fingerprint", "wheel"))])})
+    return found, faults
+
+
+def bring(store: str, entry: Mapping[str, Any], read: Callable[[str], bytes]) -> dict[str, Any]:
+    """Copy an entry of a store behind a server into a folder, its sha256 compared. Returns the entry there.
+
+    Raises:
+        IronwheelError: the wheel cannot be had or is another one.
+    """
+    os.makedirs(store, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=store, prefix=".bring-") as stream:
+        try:
+            stream.write(read(str(entry["path"])))
+        except OSError as exc:
+            raise IronwheelError(f"{entry['path']} cannot be fetched: {exc}.", "StoreDamaged", "See that the server hands out what its index names.") from exc
+        stream.flush()
+        return put(store, stream.name, {name: value for name, value in entry.items() if name != "path"})
+
+
 def candidates(found: list[dict[str, Any]], wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every entry of the wanted package with a verdict and the reasons against it; accepted ones first, the fewest architectures first among them.
 
@@ -127,7 +189,9 @@ def put(store: str, wheel: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Add a wheel. An entry under the same fingerprint is replaced as a whole. Returns the entry with its path."""
     checked = check_entry(dict(entry), "the new entry")
     if file_sha256(wheel) != checked["sha256"]:
-        raise IronwheelError(f"{wheel} changed on its way into the store.", "HashMismatch", "Run again.")
+        raise IronwheelError(
+            f"{checked['wheel']} is not the file whose sha256 {checked['sha256']} was told: it changed on its way into the store.", "HashMismatch", "Run again."
+        )
     parent = os.path.join(store, checked["package"])
     os.makedirs(parent, exist_ok=True)
     staging = tempfile.mkdtemp(dir=parent, prefix=".new-")

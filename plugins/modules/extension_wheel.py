@@ -127,8 +127,8 @@ options:
     type: int
     default: 0
   store:
-    description: For O(state=present), the wheel store, a folder on the controller.
-    type: path
+    description: For O(state=present), the wheel store, a folder on the controller or the https address of one, which is only read.
+    type: str
   prebuilt:
     description: For O(state=present), prebuilt wheels as V({url, sha256}), tried in this order.
     type: list
@@ -801,7 +801,7 @@ ARGUMENTS = {
     "sha256": {"type": "str"},
     "origin": {"type": "dict", "default": {}},
     "wait": {"type": "int", "default": 0},
-    "store": {"type": "path"},
+    "store": {"type": "str"},
     "prebuilt": {"type": "list", "elements": "dict", "default": []},
     "build_allowed": {"type": "bool", "default": True},
 }

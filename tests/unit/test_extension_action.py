@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import json
 import shutil
 import threading
@@ -96,7 +98,7 @@ class Target:
 class Run(action.ActionModule):
     """The action on one host of one run, without Ansible around it."""
 
-    def __init__(self, target: Target, store: Path, check: bool = False, run: str = "run1", **arguments: object) -> None:
+    def __init__(self, target: Target, store: Path | str, check: bool = False, run: str = "run1", **arguments: object) -> None:
         args = {"name": "tiny", "version": "1.0", "environment": "/e", "store": str(store), **arguments}
         self._task = SimpleNamespace(args=args, check_mode=check, _uuid=f"{run}-000000000001")
         shell = SimpleNamespace(tmpdir=str(target.folder), join_path=lambda *parts: "/".join(parts))
@@ -282,6 +284,32 @@ def test_an_altered_wheel_is_refused_and_built_again(tmp_path: Path) -> None:
     assert verdicts(result)[0] == (f"store {KEY}", "rejected") and "sha256" in result["trace"][0]["reason"]
     (again,) = wheel_store.entries(str(store))[0]
     assert Path(wheel_store.verified(again)).read_text() == "wheel"
+
+
+def test_a_store_behind_a_server_is_read_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = tmp_path / "served"
+    entry = stored(served, tmp_path)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(served))
+    monkeypatch.setattr(handler.func, "log_message", lambda *_arguments: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        announced = Run(Target(tmp_path, "a"), url, check=True).go()
+        assert announced["source"] == "store" and not (tmp_path / "cache").exists()
+        assert Run(Target(tmp_path, "b"), url).go()["source"] == "store"
+        # Another wheel behind the same name is refused.
+        Path(entry["path"]).write_text("altered")
+        shutil.rmtree(tmp_path / "cache")
+        refused = Run(Target(tmp_path, "c"), url, build_allowed=False).go()
+        assert refused["error"] == "NoWheel" and "sha256" in refused["trace"][0]["reason"]
+        (served / "index.json").write_text("[]")
+        assert Run(Target(tmp_path, "d"), url, build_allowed=False).go()["error"] == "NoWheel"
+        server.shutdown()
+    # A server that is gone is no reason not to build.
+    assert Run(Target(tmp_path, "e"), url).go()["source"] == "build"
+    assert Run(Target(tmp_path, "f"), "http://example.org/wheels").go()["error"] == "InvalidStore"
 
 
 def test_check_mode_says_what_would_be_done_and_does_nothing(tmp_path: Path) -> None:
