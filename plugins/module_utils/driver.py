@@ -456,9 +456,10 @@ def module_stream(flavour: str, branch: int, streams: dict[str, bool]) -> str:
 
 
 def stream_switch(streams: dict[str, bool], wanted: str) -> dict:
-    """``{stream, switch, reset_first}``: dnf refuses to enable a stream while another one is, so that one is reset first."""
+    """``{stream, before, reset_first}``: the stream to enable (empty when nothing is to be done) and the one that is enabled and must be reset first."""
     enabled = next((name for name, on in streams.items() if on), "")
-    return {"stream": wanted, "switch": bool(wanted) and enabled != wanted, "reset_first": bool(wanted and enabled) and enabled != wanted}
+    stream = wanted if wanted != enabled else ""
+    return {"stream": stream, "before": enabled, "reset_first": bool(stream and enabled)}
 
 
 def hold_names(choice: Choice, installed: dict[str, str]) -> list[str]:

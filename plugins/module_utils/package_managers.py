@@ -294,6 +294,10 @@ class Dnf(Manager):
         status, stdout, stderr = self.run(["dnf", "-q", "versionlock", "list"], environ_update=ENVIRONMENT)
         return parse_versionlock(stdout) if status == 0 else {}
 
+    def can_lock(self) -> bool:
+        """True when dnf has the plugin versionlock."""
+        return self.run(["dnf", "-q", "versionlock", "list"], environ_update=ENVIRONMENT)[0] == 0
+
     def hold(self, names: list[str], versions: dict[str, str]) -> None:
         """Lock the packages at the versions that are installed."""
         entries = [f"{name}-{versions[name]}.*" for name in sorted(names)]
@@ -321,14 +325,23 @@ class Dnf(Manager):
         wanted = [name if version is None else f"{name}-{version}" for name, version in sorted(install.items())]
         return ["--disableplugin=versionlock", "--allowerasing", "--setopt=install_weak_deps=False", "install", *wanted]
 
-    def simulate(self, install: dict[str, str | None], remove: list[str], preferences: str | None = None) -> list[tuple[str, str, str]]:
+    def simulate(
+        self, install: dict[str, str | None], remove: list[str], preferences: str | None = None, any_stream: bool = True
+    ) -> list[tuple[str, str, str]]:
         """What the transaction would do.
+
+        Args:
+            install: package versions by name.
+            remove: packages to remove.
+            preferences: not used by dnf.
+            any_stream: also look into module streams that are not enabled, for a transaction that will enable one of them first.
 
         Raises:
             IronwheelError: dnf cannot find a solution, with its reason.
         """
-        # The stream that the transaction will be done with may not be enabled yet: hotfix repositories are not filtered by streams.
-        status, stdout, stderr = self.call(["dnf", "--assumeno", "--setopt=*.module_hotfixes=1", *self.transaction_arguments(install, remove)])
+        # Repositories of hotfixes are not filtered by streams.
+        options = ["--setopt=*.module_hotfixes=1"] if any_stream else []
+        status, stdout, stderr = self.call(["dnf", "--assumeno", *options, *self.transaction_arguments(install, remove)])
         if "Nothing to do" not in stdout and "Transaction Summary" not in stdout:
             raise IronwheelError(
                 f"dnf finds no way to install {', '.join(sorted(install))}: {last_lines(stderr or stdout)}",
@@ -338,29 +351,34 @@ class Dnf(Manager):
         return parse_dnf_transaction(stdout)
 
     def transaction(self, install: dict[str, str | None], remove: list[str]) -> tuple[int, str, str]:
-        """Do it."""
-        if remove:
-            status, stdout, stderr = self._dnf(["remove", "--noautoremove", *sorted(remove)])
-            if status != 0:
-                return status, stdout, stderr
-        return self._dnf(self.transaction_arguments(install, remove))
+        """Do it: what conflicts goes in the same transaction, and what else shall go only after that succeeded."""
+        result = self._dnf(self.transaction_arguments(install, remove)) if install else (0, "", "")
+        if result[0] != 0 or not remove:
+            return result
+        present = self.installed()[0]
+        left = [name for name in sorted(remove) if name in present]
+        if not left:
+            return result
+        return self._dnf(["remove", "--noautoremove", *left])
 
     def streams(self, module: str) -> dict[str, bool]:
         """Streams of a module and whether each is enabled; empty where the repositories have no such module."""
         status, stdout, stderr = self.run(["dnf", "-q", "module", "list", module], environ_update=ENVIRONMENT)
         return parse_streams(stdout, module) if status == 0 else {}
 
-    def switch_stream(self, module: str, stream: str, reset: bool) -> None:
-        """Enable a stream, after a reset when another one is enabled.
+    def switch_stream(self, module: str, stream: str) -> None:
+        """Enable a stream in place of the one that is enabled; an empty one leaves none enabled.
 
         Raises:
             IronwheelError: dnf refuses.
         """
-        steps = ([["module", "reset", module]] if reset else []) + [["module", "enable", f"{module}:{stream}"]]
-        for step in steps:
-            status, stdout, stderr = self._dnf(step)
+        # dnf refuses to enable a stream while another one is.
+        for step in [["reset", module], *([["enable", f"{module}:{stream}"]] if stream else [])]:
+            status, stdout, stderr = self._dnf(["module", *step])
             if status != 0:
-                raise IronwheelError(f"dnf {' '.join(step)} failed: {last_lines(stderr or stdout)}", "ModuleStreamUnavailable", "Look at dnf module list.")
+                raise IronwheelError(
+                    f"dnf module {' '.join(step)} failed: {last_lines(stderr or stdout)}", "ModuleStreamUnavailable", "Look at dnf module list."
+                )
 
 
 def parse_versionlock(text: str) -> dict[str, str]:

@@ -242,7 +242,7 @@ class Converge:
                     wanted[self.compiler["install"]] = None
         if self.facts["os"].get("secure_boot") and shutil.which("mokutil") is None:
             wanted["mokutil"] = None
-        if family == "rhel" and self.request.hold and "python3-dnf-plugin-versionlock" not in self.installed:
+        if family == "rhel" and self.request.hold and not self.manager.can_lock():
             wanted["python3-dnf-plugin-versionlock"] = None
         return wanted
 
@@ -344,9 +344,16 @@ class Converge:
             return
         streams = self.manager.streams(STREAM_MODULE)
         step = driver.stream_switch(streams, driver.module_stream(self.request.flavour, driver.branch_of(self.choice.version), streams))
-        if step["switch"]:
-            self.manager.switch_stream(STREAM_MODULE, step["stream"], step["reset_first"])
-            self.actions.append(f"enable module stream {STREAM_MODULE}:{step['stream']}")
+        if not step["stream"]:
+            return
+        self.manager.switch_stream(STREAM_MODULE, step["stream"])
+        try:
+            # Now with the packages of this stream alone, before anything is taken away.
+            self.manager.simulate(changes.install, changes.remove, any_stream=False)
+        except IronwheelError:
+            self.manager.switch_stream(STREAM_MODULE, step["before"])
+            raise
+        self.actions.append(f"enable module stream {STREAM_MODULE}:{step['stream']}")
 
     def checked(self, result, what):
         """Raise when a transaction failed: with the dkms log's reason when that is where it failed."""
@@ -414,6 +421,8 @@ class Converge:
         kernel = self.request.kernel
         command = ["dracut", "-f", "--kver", kernel] if self.request.family == "rhel" else ["update-initramfs", "-u", "-k", kernel]
         status, stdout, stderr = self.tool(*command)
+        if status == 127:
+            return
         if status != 0:
             raise IronwheelError(f"{' '.join(command)} failed: {last_lines(stderr or stdout)}", "InitramfsFailed", "nouveau would hold the GPU after a reboot.")
         self.actions.append("rebuild the initramfs without nouveau")

@@ -304,10 +304,10 @@ def test_other_stream_is_reset_first(reported):
     given, expected = case(reported)
     streams = {**STREAMS, given["enabled_stream"]: True}
     step = driver.stream_switch(streams, driver.module_stream(given["module"], int(given["driver_branch"]), streams))
-    assert step["switch"] and {"stream": step["stream"], "reset_first": step["reset_first"]} == expected["checks"]
-    assert driver.stream_switch({"570-open": True}, "570-open") == {"stream": "570-open", "switch": False, "reset_first": False}
-    assert driver.stream_switch({"570-open": False}, "570-open") == {"stream": "570-open", "switch": True, "reset_first": False}
-    assert not driver.stream_switch({}, "")["switch"]
+    assert {"stream": step["stream"], "reset_first": step["reset_first"]} == expected["checks"]
+    assert driver.stream_switch({"570-open": True}, "570-open") == {"stream": "", "before": "570-open", "reset_first": False}
+    assert driver.stream_switch({"570-open": False}, "570-open") == {"stream": "570-open", "before": "", "reset_first": False}
+    assert not driver.stream_switch({}, "")["stream"]
 
 
 def test_preferences_pin_every_name_at_one_version():

@@ -118,7 +118,7 @@ def test_failed_transaction_sets_the_holds_again(converge, monkeypatch):
 def test_rhel_asks_dnf(converge):
     rocky = {"id": "rocky", "version": "9.5", "kernel": "5.14.0-503.el9.x86_64"}
     table = "Dependencies resolved.\nInstalling:\n nvidia-open  noarch  3:580.95.05-1.el9  cuda  5 k\n\nTransaction Summary\n"
-    run = converge({"--assumeno": (1, table, "")}, os_changes=rocky)
+    run = converge({"--assumeno": (1, table, ""), "versionlock list": (1, "", "No such command: versionlock.")}, os_changes=rocky)
     result = run.run()
     assert result["driver"]["packages"] == {"nvidia-open": "3:580.95.05-1.el9"}
     assert "install kernel-devel-5.14.0-503.el9.x86_64" in result["actions"] and "install python3-dnf-plugin-versionlock" in result["actions"]

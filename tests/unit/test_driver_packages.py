@@ -249,17 +249,20 @@ def test_dnf_streams():
     manager = dnf({"module list": text})
     assert manager.streams("nvidia-driver") == {"latest-dkms": False, "open-dkms": True, "570-open": False}
     assert dnf({"module list": (1, "", "Error: No matching Modules to list")}).streams("nvidia-driver") == {}
-    manager.switch_stream("nvidia-driver", "570-open", reset=True)
+    manager.switch_stream("nvidia-driver", "570-open")
     assert manager.run.commands[1:] == ["dnf -y module reset nvidia-driver", "dnf -y module enable nvidia-driver:570-open"]
     with pytest.raises(IronwheelError, match="module enable nvidia-driver:1-open failed"):
-        dnf({"enable": (1, "", "Error: Problems in request")}).switch_stream("nvidia-driver", "1-open", reset=False)
+        dnf({"enable": (1, "", "Error: Problems in request")}).switch_stream("nvidia-driver", "1-open")
 
 
-def test_dnf_transaction_takes_the_old_flavour_away_first():
-    manager = dnf({})
-    manager.transaction({"nvidia-open": "3:580.95.05-1.el9"}, ["kmod-nvidia-latest-dkms"])
-    assert manager.run.commands[0] == "dnf -y remove --noautoremove kmod-nvidia-latest-dkms"
-    assert manager.run.commands[1].endswith("--allowerasing --setopt=install_weak_deps=False install nvidia-open-3:580.95.05-1.el9")
+def test_dnf_takes_the_old_flavour_away_only_after_the_new_one_is_there():
+    manager = dnf({"rpm -qa": "kmod-nvidia-latest-dkms\t3:570.1-1\n"})
+    manager.transaction({"nvidia-open": "3:580.95.05-1.el9"}, ["kmod-nvidia-latest-dkms", "cuda-drivers"])
+    assert manager.run.commands[0].endswith("--allowerasing --setopt=install_weak_deps=False install nvidia-open-3:580.95.05-1.el9")
+    assert manager.run.commands[2] == "dnf -y remove --noautoremove kmod-nvidia-latest-dkms"
+    failing = dnf({"rpm -qa": "kmod-nvidia-latest-dkms\t3:570.1-1\n", "install": (1, "", "Error: Unable to find a match")})
+    assert failing.transaction({"nvidia-open": "3:1-1"}, ["kmod-nvidia-latest-dkms"])[0] == 1
+    assert not [command for command in failing.run.commands if " remove " in command]
 
 
 def test_file_is_written_at_once(tmp_path):
