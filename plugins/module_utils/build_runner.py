@@ -37,9 +37,11 @@ SAMPLE_S = 2.0
 # A log line that says how far ninja is: [12/73] ...
 _NINJA = re.compile(rb"\[(\d+)/(\d+)\]")
 _KILLED = re.compile(
-    rb"\bKilled\b|signal 9|error 137|exit(?:ed)?(?: with)?(?: status| code)? 137|Cannot allocate memory|out of memory",
+    rb"\bKilled\b|signal 9|error 137|code=(?:137|-9)\b|exit(?:ed)?(?: with)?(?: status| code)? 137|Cannot allocate memory|out of memory",
     re.IGNORECASE,
 )
+# A compiler that found something wrong in a source: a.cu(3): error: …, a.cpp:12:3: fatal error: …
+_SOURCE_ERROR = re.compile(rb"[):0-9]: (?:fatal |catastrophic )?error\b")
 # What the gate says of a unit that it tries again is no reason why the build failed.
 _TRIED_AGAIN = re.compile(rb"^nvcc_gate: .* is tried again$", re.MULTILINE)
 # Kept free from the start, so that a full disk still takes the result.
@@ -186,7 +188,7 @@ def classify(code: int, log: bytes, oom_delta: int, wheel: str | None, free_mib:
     if _DISK.search(log) or free_mib < 16:
         return "out_of_disk", f"the disk of the build folder is full ({free_mib} MiB free)"
     killed = _KILLED.search(_TRIED_AGAIN.sub(b"", log))
-    if killed or (oom_delta > 0 and (code < 0 or not _ERROR.search(log))):
+    if killed or (oom_delta > 0 and not _SOURCE_ERROR.search(log)):
         word = f"a compiler said '{killed.group(0).decode(errors='replace')}'" if killed else f"the build ended with status {code}"
         # Programs such as earlyoom and systemd-oomd kill for memory too, and nobody counts that.
         counted = f"the kernel counted {oom_delta} out-of-memory kills" if oom_delta > 0 else "the kernel counted none: another program or person ended it"

@@ -160,6 +160,8 @@ def test_every_way_to_fail_is_recognised(tmp_path: Path, script: str, outcome: s
         (1, b"c.cu(1): error: wrong", 3, "compile_error", "wrong"),
         (1, b"g++: fatal error: Killed signal terminated program cc1plus", 2, "out_of_memory", "kernel counted 2"),
         (1, b"g++: fatal error: Killed signal terminated program cc1plus", 0, "out_of_memory", "kernel counted none"),
+        (1, b"FAILED: [code=137] a.o", 0, "out_of_memory", "code=137"),
+        (1, b"FAILED: a.o\nninja: build stopped: subcommand failed.", 1, "out_of_memory", "kernel counted 1"),
         (-9, b"", 1, "out_of_memory", "status -9"),
         (-9, b"", 0, "killed", "signal 9"),
     ],
