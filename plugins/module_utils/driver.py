@@ -495,7 +495,10 @@ def headers_missing(name: str, kernel: str, available: list[str]) -> IronwheelEr
         kernel: the running kernel.
         available: kernels whose headers the sources have.
     """
-    offered = ", ".join(sorted(available)[-4:]) or "none"
+    # Kernels of the same kind (generic, amd64, cloud-amd64), which differ in their numbers only.
+    kind = re.compile(re.sub(r"\d+", r"\\d+", re.escape(kernel)))
+    alike = [other for other in available if kind.fullmatch(other)] or available
+    offered = ", ".join(sorted(alike, key=lambda text: [int(number) for number in re.findall(r"\d+", text)])[-4:]) or "none"
     if name == "rhel":
         hint = "Boot the newest kernel that the repositories have, or add the vault repository of the release that the running kernel belongs to."
     else:

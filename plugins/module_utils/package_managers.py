@@ -42,6 +42,15 @@ def write_file(path: str, data: bytes, mode: int = 0o644) -> None:
         raise
 
 
+def process_name(pid: str) -> str:
+    """Name of a process, or that it ended already."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as handle:
+            return handle.read().strip()
+    except OSError:
+        return "it ended"
+
+
 def last_lines(text: str, count: int = 6) -> str:
     """The end of a tool's output on one line, for an error message."""
     return " | ".join(line.strip() for line in text.strip().splitlines()[-count:] if line.strip())
@@ -72,7 +81,7 @@ class Manager:
             if locked is None:
                 return status, stdout, stderr
             holder = _HOLDER.search(stderr)
-            name = f"process {holder.group(1)}" + (f" ({holder.group(2)})" if holder.group(2) else "") if holder else "another process"
+            name = f"process {holder.group(1)} ({holder.group(2) or process_name(holder.group(1))})" if holder else "another process"
             if self.clock() >= end:
                 raise IronwheelError(
                     f"The package manager's lock is held by {name} for longer than the limit ({self.lock_timeout} s): {last_lines(stderr, 2)}",

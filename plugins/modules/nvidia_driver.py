@@ -238,7 +238,10 @@ class Converge:
             # Without any gcc, the package dkms brings the distribution's default one, which is what the compilers of its own kernels are.
             if default:
                 self.compiler = driver.module_compiler(read("/proc/version") or "", default, majors)
-                if self.compiler["install"] and self.manager.available([self.compiler["install"]]):
+                if self.compiler["install"] and not self.manager.available([self.compiler["install"]]):
+                    # No source has it: the default compiler is tried, and the log says so if it does not do.
+                    self.compiler = {"compiler": "", "install": ""}
+                elif self.compiler["install"]:
                     wanted[self.compiler["install"]] = None
         if self.facts["os"].get("secure_boot") and shutil.which("mokutil") is None:
             wanted["mokutil"] = None
@@ -250,7 +253,7 @@ class Converge:
         """Kernels whose headers the sources have."""
         if family == "rhel":
             return [version for versions in self.manager.available(["kernel-devel"]).values() for version in versions]
-        return [name[len("linux-headers-") :] for name in self.manager.names(["linux-headers-"]) if re.match(r"linux-headers-\d+\.\d+.*-\w+$", name)]
+        return [name[len("linux-headers-") :] for name in self.manager.names(["linux-headers-"]) if re.match(r"linux-headers-\d", name)]
 
     def default_gcc(self):
         """Version of the default gcc, or empty."""

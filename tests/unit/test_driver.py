@@ -324,6 +324,8 @@ def test_headers_of_the_running_kernel(reported):
     fault = driver.headers_missing("rhel", given["uname_r"], given["headers_available"])
     assert fault.error == expected["error"]
     assert given["uname_r"] in fault.message and given["headers_available"][0] in fault.message
+    ubuntu = driver.headers_missing("ubuntu", "6.8.0-9-generic", ["6.8.0-71-generic", "6.8.0-100-generic", "6.8.0-71-lowlatency", "6.8.0-71"])
+    assert "Headers on offer: 6.8.0-71-generic, 6.8.0-100-generic." in ubuntu.message
     assert "newest kernel" in fault.remedy and "vault repository" in fault.remedy
 
 
