@@ -400,6 +400,8 @@ def progress_line(name: str, status: dict[str, Any]) -> str:
     """One line about a running build: units done of all, running, memory of budget, time left."""
     if not status:
         return f"{name}: starting"
+    if status.get("state") == "ended":
+        return f"{name}: ended"
     left = status.get("left_s")
     parts = [
         f"{status.get('units_done') or 0}/{status.get('units') or '?'} units",

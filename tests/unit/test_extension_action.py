@@ -338,6 +338,7 @@ def test_an_unreachable_host_is_not_a_wheel_that_does_not_fit(tmp_path: Path) ->
     ("status", "line"),
     [
         ({}, "tiny: starting"),
+        ({"state": "ended", "outcome": "ok", "elapsed_s": 300}, "tiny: ended"),
         (
             {"units_done": 3, "units": 72, "running": 4, "used_mib": 20480, "budget_mib": 65536, "elapsed_s": 130, "left_s": 600},
             "tiny: 3/72 units, 4 running, 20.0 of 64.0 GiB, 2 min, about 10 min left",
