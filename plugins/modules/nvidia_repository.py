@@ -58,20 +58,17 @@ options:
     description: The public key as armoured text, instead of O(key_url).
     type: str
     default: ""
-    no_log: false
   key_url:
     description:
       - Where the public key is, as http, https or file URL. A Debian package is searched for a keyring. Empty is the key that
         NVIDIA publishes for the distribution.
     type: str
     default: ""
-    no_log: false
   key_fingerprints:
     description: Fingerprints of which the key must have one. Empty is the published one of NVIDIA's key, or any for a mirror's key.
     type: list
     elements: str
     default: []
-    no_log: false
   lock_timeout:
     description: Seconds to wait for a lock of the package manager that another process holds.
     type: int
