@@ -308,7 +308,8 @@ def choose(request: Request, available: dict[str, list[str]], branches: list[int
 
 # Packages of the driver, whatever they are called: those of them that have the driver's version move together.
 _DRIVER_PACKAGE = re.compile(
-    r"(lib)?(nvidia|cuda-drivers|cudadebugger)|libcuda1|libcudadebugger|libnv|firmware-nvidia|xserver-xorg-video-nvidia|xorg-x11-nvidia|kmod-nvidia|dkms-nvidia|nvlink5"
+    r"(lib)?(nvidia|cuda-drivers|cudadebugger)|libcuda1|libcudadebugger|libnv|firmware-nvidia|xserver-xorg-video-nvidia|xorg-x11-nvidia|kmod-nvidia|dkms-nvidia|"
+    r"nvlink5"
 )
 _OPEN = re.compile(
     r"nvidia-open(-\d+)?|nvidia-dkms(-\d+)?(-server)?-open|nvidia-kernel-open-dkms|nvidia-open-kernel-dkms|nvidia-kernel-source(-\d+)?(-server)?-open|"
@@ -465,6 +466,11 @@ def stream_switch(streams: dict[str, bool], wanted: str) -> dict:
 def hold_names(choice: Choice, installed: dict[str, str]) -> list[str]:
     """Packages to hold: every installed one that has the driver's version."""
     return sorted(name for name, have in installed.items() if is_driver_package(name) and upstream(have) == choice.version)
+
+
+def stale_locks(held: dict[str, str], wanted: list[str], version: str) -> dict[str, str]:
+    """dnf locks that keep the driver at another version than the installed one: of a package of it, or by a pattern such as ``*nvidia*570*``."""
+    return {name: entry for name, entry in held.items() if (name in wanted or ("*" in name and "nvidia" in name)) and version not in entry}
 
 
 def preferences(version: str) -> str:

@@ -542,7 +542,7 @@ class Converge:
             # Our pin is there, so the holds are ours as well.
             stale = {name: entry for name, entry in held.items() if name in driver.hold_names(choice, after)}
         elif self.manager.tool == "dnf":
-            stale = {name: entry for name, entry in held.items() if (name in wanted or "nvidia" in name) and choice.version not in entry}
+            stale = driver.stale_locks(held, wanted, choice.version)
         missing = [name for name in wanted if name not in held or name in stale]
         if missing:
             self.actions.append(f"hold {', '.join(missing)}")

@@ -310,6 +310,17 @@ def test_other_stream_is_reset_first(reported):
     assert not driver.stream_switch({}, "")["stream"]
 
 
+def test_locks_of_other_versions_go_and_those_of_other_packages_stay():
+    held = {
+        "nvidia-open": "nvidia-open-3:570.1-1.*",
+        "nvidia-driver": "nvidia-driver-3:580.95.05-1.*",
+        "*nvidia*570*": "*nvidia*570*",
+        "nvidia-container-toolkit": "nvidia-container-toolkit-0:1.17.0-1.*",
+        "*kernel*": "*kernel*",
+    }
+    assert set(driver.stale_locks(held, ["nvidia-open", "nvidia-driver"], "580.95.05")) == {"nvidia-open", "*nvidia*570*"}
+
+
 def test_preferences_pin_every_name_at_one_version():
     text = driver.preferences("580.95.05")
     assert "Pin: version 580.95.05*" in text and "Pin-Priority: 1001" in text and "libnvidia-*" in text
