@@ -229,9 +229,8 @@ def test_a_library_that_nobody_has_is_named(environment: Path) -> None:
 def test_only_extensions_of_torch_are_looked_at(environment: Path) -> None:
     build(environment, "plain.so", "int plain() { return 1; }")
     build(environment, "stack_ext.so", "namespace c10 { void both(int); }\nvoid go() { c10::both(1); }", f"-L{environment}/torch/lib", "-lc10")
-    result = abi_check.check(
-        {"site_packages": [str(environment)], "files": [], "modules": [], "torch": {"version": "2.9.1", "cuda": "12.8"}, "host": {}, "wheel_name": None, "prefix": None}
-    )
+    torch = {"version": "2.9.1", "cuda": "12.8"}
+    result = abi_check.check({"site_packages": [str(environment)], "files": [], "modules": [], "torch": torch, "host": {}, "wheel_name": None})
     assert [Path(entry["path"]).name for entry in result["modules"]] == ["stack_ext.so"]
 
 
