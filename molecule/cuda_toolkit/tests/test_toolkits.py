@@ -29,6 +29,7 @@ int main() {
   int version = 0, major = 0, minor = 0;
   if (cudaRuntimeGetVersion(&version) != cudaSuccess) return 1;
   nvrtcVersion(&major, &minor);
+  if (cublasGetCudartVersion() / 1000 != 13) return 2;
   std::printf("%d %d.%d", version, major, minor);
   axpy<<<1, 1>>>(thrust::get<0>(thrust::make_tuple(1.0f)), nullptr, nullptr, 0);
   return 0;
