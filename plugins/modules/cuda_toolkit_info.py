@@ -39,7 +39,7 @@ options:
     description:
       - Folder of this collection on the host; toolkits that do not come as packages are in C(toolkits) below it.
       - Empty is C(/opt/ironwheel) as root and C(~/.local/share/ironwheel) otherwise.
-    type: str
+    type: path
     default: ""
   source:
     description: Where missing toolkits come from. V(auto) is NVIDIA's repository where there are root and a repository, otherwise wheels for CUDA 13.
@@ -261,7 +261,7 @@ def look(module: AnsibleModule) -> dict:
     """The module's result."""
     params = module.params
     user = params["host"].get("user") or {}
-    prefix = os.path.realpath(os.path.expanduser(params["prefix"] or default_paths(bool(user.get("root")), user.get("home"))["prefix"]))
+    prefix = os.path.realpath(params["prefix"] or default_paths(bool(user.get("root")), user.get("home"))["prefix"])
     reader = Host(root="/", run=run_command, environ=dict(os.environ))
     facts = read_toolkits(reader, prefix)
     manager = toolkit_install.package_manager(params["host"].get("os") or {})
@@ -309,7 +309,7 @@ def main() -> None:
         argument_spec={
             "versions": {"type": "list", "elements": "str", "default": []},
             "host": {"type": "dict", "required": True},
-            "prefix": {"type": "str", "default": ""},
+            "prefix": {"type": "path", "default": ""},
             "source": {"type": "str", "choices": ["auto", "repository", "runfile", "wheels"], "default": "auto"},
             "packages": {"type": "str", "choices": ["minimal", "full"], "default": "minimal"},
             "default": {"type": "str", "default": ""},
