@@ -477,7 +477,8 @@ def environment(
         "PYTHONNOUSERSITE": "1",
         # The working directory belongs to the service user; what lies there must never be imported.
         "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        # The environment is not the service's to write; without byte code each start would compile some ten thousand files again.
+        "PYTHONPYCACHEPREFIX": os.path.join(cache, "pycache"),
         "XDG_CACHE_HOME": cache,
         "XDG_CONFIG_HOME": os.path.join(places.state_dir, "config"),
         "HF_HOME": os.path.join(cache, "huggingface"),
