@@ -84,7 +84,7 @@ class Manager:
             name = f"process {holder.group(1)} ({holder.group(2) or process_name(holder.group(1))})" if holder else "another process"
             if self.clock() >= end:
                 raise IronwheelError(
-                    f"The package manager's lock is held by {name} for longer than the limit ({self.lock_timeout} s): {last_lines(stderr, 2)}",
+                    f"The package manager's lock is held by {name} for longer than the limit ({self.lock_timeout} s).",
                     "PackageManagerLocked",
                     "Let that process end, often unattended-upgrades on a fresh host, or raise nvidia_driver_lock_timeout or nvidia_repository_lock_timeout.",
                 )
