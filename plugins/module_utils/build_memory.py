@@ -26,12 +26,14 @@ RESERVE_SHARE = 0.10
 RESERVE_FLOOR_MIB = 256
 # A further architecture costs this share of the first one's time: the front end's work is shared. Measured: four architectures take 3.4 times the CPU time.
 FURTHER_ARCHITECTURE = 0.80
-# What link and packing add at the end.
-LINK_S = 15.0
+# What a build takes beside its units: the start of setup.py (6 s), link and packing (16 s); 22 to 24 s measured.
+OTHER_S = 22.0
 # Predictions from a host's own builds carry this margin.
 HISTORY_MARGIN = 1.05
 # A real build's highest memory lies this much above its replay's at most: units do not start on the second.
 REPLAY_PEAK_MARGIN = 1.10
+# Steps of the replay behind a prediction: about as far apart as the gate's own looks.
+PREDICTION_STEPS = 400
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Unit:
     name: str
     wall_s: float
     peak_mib: float
-    shape: tuple[float, ...] = build_costs.SHAPES["split"]
+    shape: tuple[float, ...] = build_costs.SHAPE
     passes: int = 1
 
 
@@ -123,6 +125,10 @@ def read_history(rows: Iterable[Mapping[str, Any]] | None) -> dict[str, _Seen]:
             continue
         old = found.get(name, _Seen(0.0, 0.0, None))
         usable = architectures == 1 and len(profile) >= 5 and max(profile) > 0 and all(0 <= share <= 1 for share in profile)
+        if usable:
+            # The peak itself mostly lay between two looks.
+            top = profile.index(max(profile))
+            profile = (*profile[:top], 1.0, *profile[top + 1 :])
         found[name] = _Seen(
             max(old.wall_s, wall * streams / architecture_factor(architectures)),
             max(old.peak_mib, peak / streams),
@@ -165,6 +171,7 @@ def choose_jobs(
     usable_mib: float,
     usable_cores: float,
     nvcc_threads: int | None = None,
+    hard_coded_threads: int | None = None,
     max_jobs: int | None = None,
     history: Sequence[Mapping[str, Any]] | None = None,
     reserve_mib: float | None = None,
@@ -182,6 +189,7 @@ def choose_jobs(
         usable_mib: memory that a build may use (available, and within every cgroup limit); swap does not count.
         usable_cores: affinity and quota applied.
         nvcc_threads: fixed number of threads, or None to choose.
+        hard_coded_threads: number of threads that the package hard-codes, which neither the user nor we can change; None where it can be chosen.
         max_jobs: upper bound of the user's.
         history: rows of the gate's cost log from this host's earlier builds of the package.
         reserve_mib: memory to keep back instead of a tenth.
@@ -197,6 +205,7 @@ def choose_jobs(
         ("usable_mib", usable_mib, False),
         ("usable_cores", usable_cores, False),
         ("nvcc_threads", nvcc_threads, True),
+        ("hard_coded_threads", hard_coded_threads, True),
         ("max_jobs", max_jobs, True),
         ("parallel_extensions", parallel_extensions, False),
     ):
@@ -214,7 +223,15 @@ def choose_jobs(
             "NotEnoughMemory",
             "Free memory, raise the container's or cgroup's limit, take a prebuilt wheel, or build on a larger host (swap does not count).",
         )
+    if hard_coded_threads is not None and job_memory(figures, hard_coded_threads, architectures, stream) > budget:
+        raise IronwheelError(
+            f"usable memory is {usable_mib:.0f} MiB, {kept} MiB of it kept back for the host: the package hard-codes {hard_coded_threads} nvcc threads "
+            f"(for {architectures} architectures), and not even one such job fits ({job_memory(figures, hard_coded_threads, architectures, stream)} MiB).",
+            "NotEnoughMemory",
+            "Build through the nvcc gate, which lowers threads and drops architectures, or on a larger host.",
+        )
     notes = []
+    nvcc_threads = hard_coded_threads or nvcc_threads
     threads = nvcc_threads or 1
     if nvcc_threads is not None and job_memory(figures, threads, architectures, stream) > budget:
         while threads > 1 and job_memory(figures, threads, architectures, stream) > budget:
@@ -279,8 +296,9 @@ def class_units(memory_class: str, units: int | None, history: Sequence[Mapping[
 
 
 def shape_of(unit: str) -> tuple[float, ...]:
-    """Which measured memory shape stands for a unit: backward units drop to a third of their peak, all others are taken to hold up to 0.56 of it."""
-    return build_costs.SHAPES["backward" if "_bwd_" in unit else "split"]
+    """Memory of a unit over its life, as shares of its peak in equal steps: its own measured shape, or the one that stands for all others."""
+    measured = build_costs.FLASH_ATTN_SHAPES.get(unit)
+    return tuple(int(share) / 100 for share in measured.split()) if measured else build_costs.SHAPE
 
 
 def scaled(unit: Unit, architectures: int, nvcc_threads: int) -> Unit:
@@ -296,18 +314,18 @@ def scaled(unit: Unit, architectures: int, nvcc_threads: int) -> Unit:
 
 
 def static_seconds(units: Sequence[Unit], jobs: int, architectures: int = 1, nvcc_threads: int = 1) -> float:
-    """Wall time of a build with a fixed number of jobs, in the order given, link included."""
+    """Wall time of a build with a fixed number of jobs, in the order given, with what a build takes beside its units."""
     factor = architecture_factor(architectures) / min(nvcc_threads, architectures)
     ends: list[float] = []
     for unit in units:
         start = heapq.heappop(ends) if len(ends) >= jobs else 0.0
         heapq.heappush(ends, start + unit.wall_s * factor)
-    return max(ends) + LINK_S
+    return max(ends) + OTHER_S
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay says: wall time without the link, highest memory in use and in reservation, and ``(t_s, running, used_mib, reserved_mib)`` over time."""
+    """What a replay says: wall time of the units alone, highest memory in use and in reservation, and ``(t_s, running, used_mib, reserved_mib)`` over time."""
 
     time_s: float
     peak_mib: float
@@ -318,11 +336,14 @@ class Replay:
 
 @dataclass
 class _Running:
+    """A unit as it was predicted and as it lives."""
+
     unit: Unit
+    life: Unit
     start: float
+    reserved: float = 0.0
     peak: float = 0.0
     passed: bool = False
-    reserved: float = 0.0
 
 
 def memory_at(unit: Unit, age_s: float) -> float:
@@ -351,11 +372,13 @@ def replay(
     streams: int = 1,
     keep_mib: float = 0.0,
     tick_s: float = 1.0,
+    lives: Sequence[Unit] | None = None,
 ) -> Replay:
     """Replay a build step by step.
 
     With ``jobs`` a fixed number of jobs runs in the order given and memory does not matter. With ``budget_mib`` the gate decides, by the very functions that
-    the gate itself uses. ``streams`` is how many cores one unit takes, ``keep_mib`` is kept back all the time.
+    the gate itself uses. ``streams`` is how many cores one unit takes, ``keep_mib`` is kept back all the time. ``lives`` says how the units really go, where
+    that differs from the prediction that the gate has.
 
     Raises:
         IronwheelError: neither or both policies are named.
@@ -363,6 +386,7 @@ def replay(
     if (jobs is None) == (budget_mib is None):
         raise IronwheelError("replay needs either jobs (static) or budget_mib (gate).", "InvalidInput")
     later = {key: later_shares(*key) for key in {(unit.shape, unit.passes) for unit in units}}
+    lives = units if lives is None else lives
     waiting = list(enumerate(units))
     running: list[_Running] = []
     now = 0.0
@@ -371,7 +395,8 @@ def replay(
     while waiting or running:
         if budget_mib is None:
             while waiting and len(running) < min(int(jobs or 1), max(1, cores // streams)):
-                running.append(_Running(waiting.pop(0)[1], now))
+                index, unit = waiting.pop(0)
+                running.append(_Running(unit, lives[index], now))
         else:
             blocked = now - head_since[1] if head_since is not None else 0.0
             keys, head = nvcc_gate.choose(
@@ -388,25 +413,23 @@ def replay(
             chosen = set(keys)
             for index, unit in waiting:
                 if index in chosen:
-                    running.append(_Running(unit, now, reserved=unit.peak_mib * nvcc_gate.PEAK_MARGIN))
+                    running.append(_Running(unit, lives[index], now, unit.peak_mib * nvcc_gate.PEAK_MARGIN))
             waiting = [item for item in waiting if item[0] not in chosen]
         used = 0.0
         for item in running:
             unit, age = item.unit, now - item.start
-            current = memory_at(unit, age)
+            current = memory_at(item.life, age)
             used += current
+            # More than ever before: what looked like the peak was not it.
+            item.passed = item.passed and current <= 1.02 * item.peak
             item.peak = max(item.peak, current)
-            passed = item.passed or nvcc_gate.has_passed(
-                unit.peak_mib, item.peak, current, age, unit.wall_s, unit.passes - 1 - int(unit.passes * age / unit.wall_s)
-            )
-            hold = nvcc_gate.reservation(unit.peak_mib, item.peak, current, age, unit.wall_s, passed, later[unit.shape, unit.passes])
-            # Once past the peak a reservation only falls, unless the unit really uses more.
-            item.reserved = min(item.reserved, max(hold, current)) if item.passed else hold
-            item.passed = passed
+            left = unit.passes - 1 - int(unit.passes * age / item.life.wall_s)
+            item.passed = item.passed or nvcc_gate.has_passed(unit.peak_mib, item.peak, current, age, unit.wall_s, left)
+            shares = later[unit.shape, unit.passes]
+            item.reserved = nvcc_gate.reservation(unit.peak_mib, item.peak, current, age, unit.wall_s, item.passed, shares)
         timeline.append((now, len(running), used, sum(item.reserved for item in running)))
-        ends = [item.start + item.unit.wall_s for item in running]
-        now = min([now + tick_s, *ends])
-        running = [item for item in running if item.start + item.unit.wall_s > now + 1e-9]
+        now = min(now + tick_s, *(item.start + item.life.wall_s for item in running))
+        running = [item for item in running if item.start + item.life.wall_s > now + 1e-9]
     return Replay(
         time_s=now,
         peak_mib=max((row[2] for row in timeline), default=0.0),
@@ -418,13 +441,17 @@ def replay(
 
 @dataclass(frozen=True)
 class GatePrediction:
-    """What a gated build is predicted to take: time with the link, highest memory in use, units at once, the budget, and the time that the cores alone need."""
+    """What a gated build is predicted to take: time of the whole build, highest memory, units at once, the budget, and the time that the cores alone need."""
 
     predicted_s: int
     predicted_peak_mib: int
     most_running: int
     budget_mib: int
     cpu_bound_s: int
+
+    def as_dict(self) -> dict[str, int]:
+        """JSON-able form."""
+        return asdict(self)
 
 
 def gate_budget(usable_mib: float, memory_class: str = "generic") -> int:
@@ -455,13 +482,13 @@ def predict_gate(
     found = [scaled(unit, architectures, nvcc_threads) for unit in class_units(memory_class, units, history)]
     longest = max(unit.wall_s for unit in found)
     work = sum(unit.wall_s for unit in found) * streams / whole
-    result = replay(found, cores=whole, budget_mib=budget_mib, streams=streams, tick_s=max(1.0, (work + longest) / 2000))
+    result = replay(found, cores=whole, budget_mib=budget_mib, streams=streams, tick_s=max(1.0, (work + longest) / PREDICTION_STEPS))
     return GatePrediction(
-        predicted_s=math.ceil(result.time_s + LINK_S),
+        predicted_s=math.ceil(result.time_s + OTHER_S),
         predicted_peak_mib=math.ceil(min(budget_mib, result.peak_mib * REPLAY_PEAK_MARGIN)),
         most_running=result.most_running,
         budget_mib=math.floor(budget_mib),
-        cpu_bound_s=math.ceil(max(work, longest) + LINK_S),
+        cpu_bound_s=math.ceil(max(work, longest) + OTHER_S),
     )
 
 

@@ -151,7 +151,7 @@ def has_passed(predicted_mib, peak_mib, current_mib, age_s, wall_s, peaks_left):
 def reservation(predicted_mib, peak_mib, current_mib, age_s, wall_s, passed, later=LATER):
     """Memory reserved for a running unit: its predicted peak until it has passed it, then what it uses and what its profile says can still come."""
     if not passed:
-        return max(predicted_mib * PEAK_MARGIN, current_mib * USE_MARGIN)
+        return max(predicted_mib, current_mib) * PEAK_MARGIN
     still = later_share(later, age_s / wall_s if wall_s > 0 else 0.0) * peak_mib
     return max(current_mib * USE_MARGIN, still * LATER_MARGIN)
 
@@ -935,9 +935,6 @@ class Gate:
             left = len(self.architectures) - max(1, len(tree.compilers)) if self.architectures else 0
             now_passed = passed or has_passed(self.expect, self.seen_mib, used, age, self.wall, left)
             hold = reservation(self.expect, self.seen_mib, used, age, self.wall, now_passed, self.later)
-            if passed:
-                # Once past the peak a reservation only falls, unless the unit really uses more.
-                hold = min(told_reserved, max(hold, used * USE_MARGIN))
             if now_passed != passed or abs(hold - told_reserved) > 0.04 * self.expect or abs(used - told_used) > 0.15 * self.expect:
                 told_used, told_reserved = used, hold
                 self.update(used, hold, now_passed and not passed)

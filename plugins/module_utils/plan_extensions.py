@@ -150,6 +150,7 @@ def choose_source(item: Wanted, target: Target, request: Request, store: Sequenc
         "predicted_s": None,
         "limited_by": None,
         "explanation": [],
+        "gate": None,
         "fixes": [fix.as_dict() for fix in fixes],
         "env": {},
         "wheel": wheel,
@@ -172,6 +173,7 @@ def plan_build(
     subject = f"{package.name} {item.version}"
     building = extension["source"] == "build"
     fixed = None if package.thread_variable else package.fixed_threads
+    rows = _rows(history, package.name)
     try:
         choice = build_memory.choose_jobs(
             memory_class=package.memory_class,
@@ -179,23 +181,30 @@ def plan_build(
             architectures=len(package.planned_architectures(target.capabilities, item.version)),
             usable_mib=host["memory"]["usable_mib"],
             usable_cores=host["cpu"]["usable"],
-            nvcc_threads=request["flash_attn_nvcc_threads"] or fixed,
+            nvcc_threads=request["flash_attn_nvcc_threads"] or None,
+            hard_coded_threads=fixed,
             max_jobs=request["flash_attn_jobs"] or None,
-            history=_rows(history, package.name),
+            history=rows,
         )
     except IronwheelError as error:
         if building:
             notes.reject(subject, "build", error.message, error.error)
             notes.fail(error)
         return
-    explanation = choice.explanation
+    gate = _gated(item, target, host, request, rows)
+    explanation = [choice.explanation]
+    if gate:
+        explanation.append(
+            f"Through the gate {gate['most_running']} units at once at most, {gate['predicted_peak_mib']} MiB at the peak, about {gate['predicted_s']} s."
+        )
     extension.update(
         jobs=choice.jobs,
         nvcc_threads=choice.nvcc_threads,
         predicted_peak_mib=choice.predicted_peak_mib,
         predicted_s=choice.predicted_s,
         limited_by=choice.limited_by,
-        explanation=[explanation] if isinstance(explanation, str) else list(explanation),
+        explanation=explanation,
+        gate=gate,
         env=_environment(item, target, toolkit, compiler, choice),
     )
     if not building:
@@ -205,6 +214,34 @@ def plan_build(
     if package.force_build:
         reason += f"; {', '.join(f'{name}={value}' for name, value in package.force_build.items())} keeps setup.py from downloading one"
     notes.accept(subject, "build", reason)
+
+
+def _gated(item: Wanted, target: Target, host: Mapping[str, Any], request: Request, rows: Sequence[Mapping[str, Any]] | None) -> dict[str, Any] | None:
+    """What the same build takes through the gate (``flash_attn_gate``), which drops the architectures that nobody asked for; None without a number of units."""
+    package, units = item.package, item.package.units(item.version)
+    if units is None:
+        return None
+    usable, cores = host["memory"]["usable_mib"], host["cpu"]["usable"]
+    architectures = len(package.planned_architectures(target.capabilities, item.version, gated=True))
+    choice = build_memory.choose_jobs(
+        memory_class=package.memory_class,
+        units=units,
+        architectures=architectures,
+        usable_mib=usable,
+        usable_cores=cores,
+        nvcc_threads=request["flash_attn_nvcc_threads"] or None,
+        history=rows,
+    )
+    prediction = build_memory.predict_gate(
+        memory_class=package.memory_class,
+        units=units,
+        architectures=architectures,
+        budget_mib=usable - choice.reserve_mib,
+        cores=cores,
+        nvcc_threads=choice.nvcc_threads,
+        history=rows,
+    )
+    return prediction.as_dict()
 
 
 def _environment(

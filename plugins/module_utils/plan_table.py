@@ -159,6 +159,8 @@ def _extension(item: Mapping[str, Any]) -> str:
         text += f": {item['jobs']} jobs at {threads} (limited by {item['limited_by']}), predicted peak {item['predicted_peak_mib']} MiB"
         if item["predicted_s"]:
             text += f", about {max(1, round(item['predicted_s'] / 60))} min"
+        if item["gate"]:
+            text += f" (through the gate {item['gate']['predicted_peak_mib']} MiB, {max(1, round(item['gate']['predicted_s'] / 60))} min)"
     if item["fixes"]:
         text += f"; fixes {', '.join(fix['name'] for fix in item['fixes'])}"
     forced = [f"{name}={value}" for name, value in item["env"].items() if "FORCE_BUILD" in name]

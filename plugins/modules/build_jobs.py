@@ -247,7 +247,7 @@ def choose(params: dict) -> dict:
         if value is None:
             raise IronwheelError(f"The host does not tell its usable {name}.", "HostUnreadable", f"Check that /proc is mounted, or set {option}.")
     env: dict[str, str] = {}
-    units, threads = params["units"], params["nvcc_threads"]
+    units, hard_coded = params["units"], None
     if package is None:
         for capability in wanted:
             packages.split_capability(capability)
@@ -257,26 +257,20 @@ def choose(params: dict) -> dict:
         units = package.units(version) if units is None else units
         if package.thread_variable is None and not params["gated"]:
             # Nothing can change the number that the package hard-codes.
-            threads = package.fixed_threads
+            hard_coded = package.fixed_threads
     choice = build_memory.choose_jobs(
         memory_class=memory_class,
         units=units,
         architectures=len(compiled),
         usable_mib=usable,
         usable_cores=cores,
-        nvcc_threads=threads,
+        nvcc_threads=params["nvcc_threads"],
+        hard_coded_threads=hard_coded,
         max_jobs=params["max_jobs"],
         history=params["history"],
         reserve_mib=params["reserve_mib"],
         parallel_extensions=params["parallel_extensions"],
     )
-    if package is not None and package.thread_variable is None and threads is not None and choice.nvcc_threads < threads:
-        raise IronwheelError(
-            f"usable memory is {usable} MiB: {package.name} hard-codes {threads} nvcc threads for {len(compiled)} architectures, "
-            "and not even one such job fits.",
-            "NotEnoughMemory",
-            "Build with the nvcc gate (gated), which lowers threads and drops architectures, or on a larger host.",
-        )
     if package is None:
         env.update(MAX_JOBS=str(choice.jobs), NVCC_THREADS=str(choice.nvcc_threads))
     else:

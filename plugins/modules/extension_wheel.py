@@ -374,7 +374,7 @@ class Extension:
         extension_build.apply_fixes(os.path.join(folder, "source"), [fix.as_dict() for fix in fixes])
         job = self.job(folder, choice, usable - choice.reserve_mib, cores, cuda_home)
         extension_build.write_job(job, os.environ, sys.executable)
-        self.write_costs(folder)
+        self.write_costs(folder, choice.nvcc_threads)
         if self.params["build_user"]:
             self.give_to(folder, self.params["build_user"])
         extension_build.start(folder, fingerprint, usable, systemd, self.params["build_user"])
@@ -415,6 +415,8 @@ class Extension:
         cores = params["cores"] or facts["cpu"]["usable"]
         version = params["version"]
         planned = self.package.planned_architectures(params["architectures"], version, gated=params["gate"])
+        # Without the gate nothing changes the number of threads that a package hard-codes.
+        fixed = None if params["gate"] or self.package.thread_variable else self.package.fixed_threads
         choice = build_memory.choose_jobs(
             memory_class=self.package.memory_class,
             units=self.package.units(version),
@@ -422,6 +424,7 @@ class Extension:
             usable_mib=usable,
             usable_cores=cores,
             nvcc_threads=params["nvcc_threads"] or None,
+            hard_coded_threads=fixed,
             max_jobs=params["jobs"] or None,
             history=self.history(),
         )
@@ -441,9 +444,16 @@ class Extension:
                         rows.append(row)
         return rows
 
-    def write_costs(self, folder: str) -> None:
+    def write_costs(self, folder: str, nvcc_threads: int) -> None:
         """Predictions for the gate: calibration, then this host's own builds."""
-        text = build_memory.gate_costs(self.package.memory_class, self.package.units(self.params["version"]), self.history())
+        params = self.params
+        text = build_memory.gate_costs(
+            self.package.memory_class,
+            self.package.units(params["version"]),
+            self.history(),
+            architectures=len(self.package.planned_architectures(params["architectures"], params["version"], gated=params["gate"])),
+            nvcc_threads=nvcc_threads,
+        )
         environments.write_atomically(os.path.join(folder, "gate", "predictions"), text)
 
     def cuda_home(self, identity: dict) -> str:

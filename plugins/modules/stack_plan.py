@@ -131,7 +131,8 @@ plan:
       description: >-
         Extensions, each with C(name), C(version), C(module), C(description), C(source_url), C(sha256), C(source) (V(store), V(prebuilt) or V(build)),
         C(fingerprint), C(fingerprint_fields), C(architectures), C(jobs), C(nvcc_threads), C(predicted_peak_mib), C(predicted_s), C(limited_by),
-        C(explanation), C(fixes), C(env) and C(wheel).
+        C(explanation), C(gate) (the same build through the gate, C({predicted_s, predicted_peak_mib, most_running, budget_mib, cpu_bound_s}), or null),
+        C(fixes), C(env) and C(wheel).
       type: list
       elements: dict
     vllm:

@@ -247,3 +247,18 @@ def test_refusals_before_a_build_name_what_is_missing(host: Host, tmp_path: Path
             host.step("started", **more)
         assert caught.value.error == error
     assert host.step("started", check=True, source=str(source))["actions"] == ["Would build tiny 1.0"]
+
+
+def test_jobs_and_predictions_are_for_what_is_really_compiled(tmp_path: Path) -> None:
+    """causal-conv1d hard-codes nine architectures at four threads: without the gate all of them are compiled, through it those that were asked for."""
+    given = {"name": "causal-conv1d", "version": "1.7.0", "architectures": ["8.0", "9.0"], "prefix": str(tmp_path), "memory_mib": 60_000, "cores": 8.0}
+    lines = {}
+    for gate in (True, False):
+        params = {name: option.get("default") for name, option in extension_wheel.ARGUMENTS.items()}
+        extension = extension_wheel.Extension({**params, **given, "gate": gate})
+        choice, _usable, _cores = extension.choose()
+        (tmp_path / "gate").mkdir(exist_ok=True)
+        extension.write_costs(str(tmp_path), choice.nvcc_threads)
+        lines[gate] = (choice.nvcc_threads, (tmp_path / "gate" / "predictions").read_text().splitlines()[0])
+    # Streams at once, and passes one after another.
+    assert lines == {True: (2, "#\t2\t1"), False: (4, "#\t4\t3")}

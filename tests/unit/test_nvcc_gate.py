@@ -73,7 +73,7 @@ class Build:
         limit = time.monotonic() + timeout
         while not test():
             assert time.monotonic() < limit, f"{what} did not happen: {self.rows('events.jsonl')}"
-            time.sleep(0.01)
+            time.sleep(0.02)
 
     def stop(self) -> None:
         for call in self.calls.values():
@@ -166,6 +166,8 @@ def test_the_peak_is_reserved_until_it_has_passed():
     assert not nvcc_gate.has_passed(100, 5, 1, 60, 100, 0)  # late, but it has not begun to grow
     assert nvcc_gate.reservation(100, 95, 30, 20, 100, False) >= 100
     assert nvcc_gate.reservation(100, 130, 130, 20, 100, False) >= 130
+    # Using what was predicted is no reason to hold more than what was promised.
+    assert nvcc_gate.reservation(100, 101, 101, 20, 100, False) <= 1.01 * 100 * nvcc_gate.PEAK_MARGIN
 
 
 def test_a_passed_unit_keeps_what_its_profile_says_can_come():
@@ -362,15 +364,24 @@ def test_waiting_calls_give_up_at_once_when_a_unit_fails_and_a_new_build_starts_
     assert build.start("again", "use 10 0", IRONWHEEL_GATE_BUILD="second").wait(5) == 0
 
 
-DEATHS = {
-    "signal 9": "kill",
-    "status 137": "exit 137",
-    "nvcc's words": "say nvcc error : 'cicc' died due to signal 9 (Kill signal)\nexit 9",
-    "gcc's words": "say c++: fatal error: Killed signal terminated program cc1plus\nexit 1",
-}
+@pytest.mark.parametrize(
+    ("code", "words", "memory"),
+    [
+        (137, "", True),
+        (9, "", True),
+        (9, "nvcc error : 'cicc' died due to signal 9 (Kill signal)", True),
+        (1, "c++: fatal error: Killed signal terminated program cc1plus", True),
+        (1, "error: no such thing", False),
+        (3, "", False),
+    ],
+)
+def test_how_a_death_for_want_of_memory_is_told(tmp_path, code, words, memory):
+    (tmp_path / "errors").write_text("a warning\n" * 3000 + words)
+    with open(tmp_path / "errors", encoding="utf-8") as stream:
+        assert nvcc_gate.Gate.out_of_memory(code, stream.fileno(), nvcc_gate.oom_kills()) is memory
 
 
-@pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
+@pytest.mark.parametrize("death", ["kill", "say c++: fatal error: Killed signal terminated program cc1plus\nexit 1"], ids=["signal 9", "gcc's words"])
 def test_a_unit_that_the_oom_killer_took_is_tried_again_with_a_raised_prediction(build, death):
     build.predict(_=(30, 1))
     # The first attempt meets the end, the second one finds a mended source.

@@ -48,6 +48,9 @@ def test_dual_blackwell_says_everything_that_it_must():
     assert extension["jobs"] > 20
     assert extension["nvcc_threads"] == 1
     assert extension["predicted_peak_mib"] < facts["memory"]["usable_mib"]
+    assert extension["gate"]["predicted_peak_mib"] < extension["predicted_peak_mib"]
+    assert extension["gate"]["predicted_s"] <= extension["predicted_s"]
+    assert "Through the gate" in extension["explanation"][1]
     assert {"transformers", "accelerate", "datasets", "vllm==0.15.1", "torch==2.9.1"} <= set(result["packages"])
     assert set(result["lock"]["inputs"]["requirements"]) == set(result["packages"])
     assert not any(item.startswith("flash-attn") for item in result["packages"])
@@ -658,6 +661,16 @@ def test_architectures_asked_for_must_serve_the_host():
     assert errors(result) == ["ArchNotInBinary"]
     wider = planned(host(("9.0",), "580.95.05"), flash_attn_enabled=True, flash_attn_architectures=["12.0", "9.0"])
     assert wider["extensions"][0]["env"]["FLASH_ATTN_CUDA_ARCHS"] == "90;120"
+
+
+def test_the_gate_is_planned_for_the_architectures_that_it_keeps():
+    """causal-conv1d hard-codes nine architectures at four threads; what nobody counted has no prediction."""
+    asked = [{"name": "causal-conv1d", "version": "1.7.0"}, {"name": "xformers", "version": "0.0.33"}]
+    conv, other = planned(host(("9.0",), "580.95.05"), flash_attn_extensions=asked)["extensions"]
+    assert conv["nvcc_threads"] == 4
+    assert conv["gate"]["predicted_peak_mib"] < conv["predicted_peak_mib"]
+    assert conv["gate"]["predicted_s"] < conv["predicted_s"]
+    assert other["gate"] is None
 
 
 def test_user_limits_on_jobs_hold():
