@@ -251,7 +251,8 @@ def test_refusals_before_a_build_name_what_is_missing(host: Host, tmp_path: Path
 
 def test_jobs_and_predictions_are_for_what_is_really_compiled(tmp_path: Path) -> None:
     """causal-conv1d hard-codes nine architectures at four threads: without the gate all of them are compiled, through it those that were asked for."""
-    given = {"name": "causal-conv1d", "version": "1.7.0", "architectures": ["8.0", "9.0"], "prefix": str(tmp_path), "memory_mib": 60_000, "cores": 8.0}
+    given = {"name": "causal-conv1d", "version": "1.7.0", "architectures": ["8.0", "9.0"], "memory_mib": 60_000, "cores": 8.0}
+    given.update(prefix=str(tmp_path), environment=str(tmp_path))
     lines = {}
     for gate in (True, False):
         params = {name: option.get("default") for name, option in extension_wheel.ARGUMENTS.items()}
