@@ -4,9 +4,9 @@
 
 """The gate against static jobs and against its own replay, with fake compilers scaled down in time and memory from the measured units.
 
-``PYTHONPATH=.collections python tests/bench/gate_replay.py --budget-gib 32 --cores 16`` prints one JSON object: seconds and MiB, scaled back up, of the
-gate as it really ran, of its replay, and of static jobs. Needs no GPU, no nvcc and about a gigabyte of memory. Fake compilers sleep, so a machine with few
-cores can play one with many; a busy machine makes the real times longer.
+``PYTHONPATH=.collections python tests/bench/gate_replay.py --budget-gib 32 --cores 16`` prints one JSON object: seconds, scaled back up, of the gate as it
+really ran, of its replay, and of static jobs; memory as the fakes really had it. Needs no GPU, no nvcc and about a gigabyte of memory. Fake compilers sleep,
+so a machine with few cores can play one with many; a busy machine makes the real times longer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,15 @@ from ansible_collections.ironwheel.gpu.plugins.module_utils import build_memory,
 
 FAKE = Path(__file__).with_name("fake_nvcc.py")
 PYTHON = os.path.realpath(sys.executable)
-# What a fake compiler takes before it holds anything; part of each unit's prediction, taken out of the results.
+# What a fake compiler takes before it holds anything: part of each unit's prediction and of the budget.
 BASE_MIB = 10.0
+
+
+def as_fake(unit: build_memory.Unit, time_scale: float, memory_scale: float) -> build_memory.Unit:
+    """The unit as its fake lives it: scaled down, and with the base of the fake all the time."""
+    peak = unit.peak_mib / memory_scale + BASE_MIB
+    shape = tuple((share * unit.peak_mib / memory_scale + BASE_MIB) / peak for share in unit.shape)
+    return build_memory.Unit(unit.name, unit.wall_s / time_scale, peak, shape)
 
 
 def write_unit(folder: Path, unit: build_memory.Unit, time_scale: float, memory_scale: float) -> Path:
@@ -41,18 +48,18 @@ def write_unit(folder: Path, unit: build_memory.Unit, time_scale: float, memory_
 
 
 class Watch(threading.Thread):
-    """Memory of all fake compilers together, ten times a second and more: ``total_mib`` at its highest, ``peak_mib`` the same without their base."""
+    """Highest memory of all fake compilers together, looked at ten times a second and more."""
 
     def __init__(self, marker: str) -> None:
         super().__init__(daemon=True)
         self.marker = marker.encode()
-        self.peak_mib = self.total_mib = 0.0
+        self.peak_mib = 0.0
         self.ended = threading.Event()
 
     def run(self) -> None:
         known: dict[int, bool] = {}
         while not self.ended.wait(0.05):
-            total, count = 0.0, 0
+            total = 0.0
             for name in os.listdir("/proc"):
                 if not name.isdigit():
                     continue
@@ -64,13 +71,11 @@ class Watch(threading.Thread):
                     pages = nvcc_gate.read_bytes(f"/proc/{pid}/statm").split()
                     if pages:
                         total += int(pages[1]) * nvcc_gate.PAGE / nvcc_gate.MIB
-                        count += 1
-            self.total_mib = max(self.total_mib, total)
-            self.peak_mib = max(self.peak_mib, total - count * BASE_MIB)
+            self.peak_mib = max(self.peak_mib, total)
 
 
-def measured(marker: str, work) -> tuple[float, Watch]:
-    """Seconds of a piece of work, and its memory."""
+def measured(marker: str, work) -> tuple[float, float]:
+    """Seconds and highest memory of a piece of work."""
     watch = Watch(marker)
     watch.start()
     begin = time.monotonic()
@@ -78,7 +83,7 @@ def measured(marker: str, work) -> tuple[float, Watch]:
     seconds = time.monotonic() - begin
     watch.ended.set()
     watch.join()
-    return seconds, watch
+    return seconds, watch.peak_mib
 
 
 def run_static(sources: Sequence[Path], jobs: int) -> None:
@@ -129,7 +134,10 @@ def main() -> None:
     scale_t, scale_m = options.time_scale, options.memory_scale
     highest = max(unit.peak_mib for unit in found)
     jobs = max(1, min(options.cores, int(budget // highest)))
-    replayed = build_memory.replay(found, cores=options.cores, budget_mib=budget)
+    fakes = [as_fake(unit, scale_t, scale_m) for unit in found]
+    # As many bases as units would run at once.
+    given_mib = budget / scale_m + BASE_MIB * build_memory.replay(found, cores=options.cores, budget_mib=budget).most_running
+    replayed = build_memory.replay(fakes, cores=options.cores, budget_mib=given_mib, tick_s=1 / scale_t)
     result: dict[str, object] = {
         "units": len(found),
         "cores": options.cores,
@@ -137,59 +145,55 @@ def main() -> None:
         "time_scale": scale_t,
         "memory_scale": scale_m,
         "load": round(os.getloadavg()[0], 1),
-        "gate_replay_s": round(replayed.time_s),
-        "gate_replay_peak_mib": round(replayed.peak_mib),
+        "gate_replay_s": round(replayed.time_s * scale_t),
         "static_jobs": jobs,
         "static_replay_s": round(build_memory.replay(found, cores=options.cores, jobs=jobs).time_s),
+        "fake_budget_mib": round(given_mib, 1),
+        "fake_replay_peak_mib": round(replayed.peak_mib, 1),
     }
     with tempfile.TemporaryDirectory(prefix="gate-replay-") as name:
         folder = Path(name)
         sources = [write_unit(folder, unit, scale_t, scale_m) for unit in found]
         costs = folder / "costs.tsv"
-        # The base of every fake is one more thing that a unit holds: it goes into prediction, later shares and budget alike.
         lines = ["#\t1\t1"]
-        for unit in found:
-            peak = unit.peak_mib / scale_m + BASE_MIB
-            later = ",".join(f"{(share * unit.peak_mib / scale_m + BASE_MIB) / peak:.3f}" for share in build_memory.later_shares(unit.shape))
-            lines.append(f"{unit.name}\t{peak:.2f}\t{unit.wall_s / scale_t:.3f}\t{later}\thistory")
+        for unit in fakes:
+            later = ",".join(f"{share:.3f}" for share in build_memory.later_shares(unit.shape))
+            lines.append(f"{unit.name}\t{unit.peak_mib:.2f}\t{unit.wall_s:.3f}\t{later}\thistory")
         costs.write_text("\n".join(lines) + "\n")
         env = {
             "PATH": os.environ["PATH"],
             "IRONWHEEL_NVCC": str(folder / "nvcc"),
             "IRONWHEEL_GATE_DIR": str(folder / "gate"),
             "IRONWHEEL_GATE_BUILD": "bench",
-            "IRONWHEEL_GATE_BUDGET_MIB": str(budget / scale_m + BASE_MIB * replayed.most_running),
+            "IRONWHEEL_GATE_BUDGET_MIB": str(given_mib),
             "IRONWHEEL_GATE_CORES": str(options.cores),
             "IRONWHEEL_GATE_COSTS": str(costs),
             "IRONWHEEL_GATE_KEEP_MIB": "0",
             "IRONWHEEL_GATE_UNITS": str(len(found)),
             "IRONWHEEL_GATE_SAMPLE_S": str(max(0.02, 0.25 / scale_t)),
         }
-        given_mib = float(env["IRONWHEEL_GATE_BUDGET_MIB"])
         (folder / "nvcc").write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {FAKE} "$@"\n')
         (folder / "nvcc").chmod(0o755)
-        seconds, watch = measured(str(folder), lambda: run_gated(folder, sources, env))
+        seconds, peak = measured(str(folder), lambda: run_gated(folder, sources, env))
         rows = [json.loads(line) for line in (folder / "gate" / "costs.jsonl").read_text().splitlines()]
         cpu = sorted(row["gate_cpu_s"] for row in rows)
         # The units as long as they really were: what is left is the gate's own part of the difference.
-        walls = {row["unit"]: row["wall_s"] * scale_t for row in rows}
-        real_units = [build_memory.Unit(unit.name, walls[unit.name], unit.peak_mib, unit.shape) for unit in found]
-        as_it_was = build_memory.replay(real_units, cores=options.cores, budget_mib=budget)
+        walls = {row["unit"]: row["wall_s"] for row in rows}
+        lives = [build_memory.Unit(unit.name, walls[unit.name], unit.peak_mib, unit.shape) for unit in fakes]
+        as_it_was = build_memory.replay(fakes, cores=options.cores, budget_mib=given_mib, tick_s=1 / scale_t, lives=lives)
         events = [json.loads(line) for line in (folder / "gate" / "events.jsonl").read_text().splitlines()]
         result.update(
             gate_s=round(seconds * scale_t),
-            gate_peak_mib=round(watch.peak_mib * scale_m),
-            # With the base of the fakes on both sides, which is what the gate really saw.
-            gate_peak_of_its_budget=round(watch.total_mib / given_mib, 3),
+            fake_peak_mib=round(peak, 1),
             gate_most_running=max(row["running"] for row in events),
             gate_cpu_ms_median=round(1000 * cpu[len(cpu) // 2], 1),
             gate_cpu_ms_highest=round(1000 * cpu[-1], 1),
-            gate_against_replay=round(seconds * scale_t / replayed.time_s, 3),
-            gate_against_replay_of_real_unit_times=round(seconds * scale_t / as_it_was.time_s, 3),
+            gate_against_replay=round(seconds / replayed.time_s, 3),
+            gate_against_replay_of_real_unit_times=round(seconds / as_it_was.time_s, 3),
         )
         if not options.skip_static:
-            seconds, watch = measured(str(folder), lambda: run_static(sources, jobs))
-            result.update(static_s=round(seconds * scale_t), static_peak_mib=round(watch.peak_mib * scale_m))
+            seconds, _peak = measured(str(folder), lambda: run_static(sources, jobs))
+            result.update(static_s=round(seconds * scale_t))
             result["times_faster"] = round(float(str(result["static_s"])) / float(str(result["gate_s"])), 2)
     json.dump(result, sys.stdout, indent=1)
     sys.stdout.write("\n")
