@@ -308,8 +308,8 @@ def choose(request: Request, available: dict[str, list[str]], branches: list[int
 
 # Packages of the driver, whatever they are called: those of them that have the driver's version move together.
 _DRIVER_PACKAGE = re.compile(
-    r"(lib)?(nvidia|cuda-drivers|cudadebugger)|libcuda1|libcudadebugger|libnv|firmware-nvidia|xserver-xorg-video-nvidia|xorg-x11-nvidia|kmod-nvidia|dkms-nvidia|"
-    r"nvlink5"
+    r"(lib)?(nvidia|cuda-drivers|cudadebugger)|libcuda1|libcudadebugger|libnv|firmware-nvidia|xserver-xorg-video-nvidia|xorg-x11-nvidia"
+    r"|kmod-nvidia|dkms-nvidia|nvlink5"
 )
 _OPEN = re.compile(
     r"nvidia-open(-\d+)?|nvidia-dkms(-\d+)?(-server)?-open|nvidia-kernel-open-dkms|nvidia-open-kernel-dkms|nvidia-kernel-source(-\d+)?(-server)?-open|"

@@ -12,6 +12,7 @@ Requests: ``{"task": "matmul"}``, ``{"task": "flash_attn"}``.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 
@@ -36,7 +37,7 @@ def relative_error(found, exact):
     difference = (found.double().cpu() - exact.double().cpu()).abs().max().item()
     scale = exact.double().abs().max().item()
     error = difference / scale if scale else difference
-    return error if error == error else float("inf")
+    return float("inf") if math.isnan(error) else error
 
 
 def matmul_case(torch, device, name):

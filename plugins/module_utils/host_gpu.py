@@ -36,8 +36,8 @@ _PACKAGE = re.compile(
 _OTHER_PACKAGE = re.compile(r"(?:lib)?nvidia-(?:container|cuda-|cudnn|nsight|visual-profiler|profiler|openmpi|nccl|ml-dev|vaapi|mlnx|peer)")
 # Packages that bring a kernel module or the user space; the others are settings, helpers and pins, which may be there without a driver.
 _CORE_PACKAGE = re.compile(
-    r"nvidia-driver(?!-(?:pinning|assistant|local))|nvidia-open|nvidia-(?:\w+-)?kernel-(?!common|support|source)|nvidia-(?:open-)?dkms|nvidia-headless|nvidia-compute"
-    r"|libnvidia-(?:compute|ml)|libcuda1$|cuda-drivers|kmod-nvidia|linux-modules-nvidia"
+    r"nvidia-driver(?!-(?:pinning|assistant|local))|nvidia-open|nvidia-(?:\w+-)?kernel-(?!common|support|source)|nvidia-(?:open-)?dkms"
+    r"|nvidia-headless|nvidia-compute|libnvidia-(?:compute|ml)|libcuda1$|cuda-drivers|kmod-nvidia|linux-modules-nvidia"
 )
 
 

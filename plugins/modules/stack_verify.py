@@ -150,7 +150,7 @@ class Verifier:
         self.params = params
         self.check_mode = check_mode
         self.plan = params["plan"]
-        self.link = os.path.expanduser(params["environment"].get("link") or "")
+        self.link = params["environment"].get("link") or ""
         self.path = params["environment"].get("path") or ""
         self.checks: list[dict] = []
         self.versions: dict = {}

@@ -178,7 +178,7 @@ class Host:
         self.root = os.geteuid() == 0
         self.service = self.root and bool((self.facts.get("os") or {}).get("systemd"))
         self.gpu_profile = params["plan"].get("profile") == "gpu"
-        self.link = os.path.expanduser(params["environment"].get("link") or params["environment"]["path"])
+        self.link = params["environment"].get("link") or params["environment"]["path"]
         # Where the environment in use is switched after this module (the first run), the new one is looked at.
         self.environment = params["environment"].get("path") or self.link
         self.prefix = os.path.dirname(self.link)

@@ -73,7 +73,7 @@ class Target:
         self.gate.wait(10)
         answer = self.polls.pop(0) if len(self.polls) > 1 else self.polls[0]
         if isinstance(answer, Exception):
-            raise answer
+            raise AnsibleConnectionFailure(str(answer))
         if "failed" in answer or "status" in answer:
             return answer
         if answer["outcome"] == "ok":
