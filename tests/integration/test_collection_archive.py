@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -56,3 +57,35 @@ def test_site_playbook_refuses_an_inventory_without_gpu_hosts(installed, run_too
     done = run_tool("ansible-playbook", "ironwheel.gpu.site", "-i", "empty.ini", cwd=installed, ANSIBLE_COLLECTIONS_PATH=str(installed))
     assert done.returncode != 0
     assert "no host in the group gpu_hosts" in done.stdout
+
+
+@pytest.fixture
+def plan(root, installed, run_tool, tmp_path):
+    """Plan the machine that nobody here has, with the installed collection; returns the run and the plan it wrote."""
+
+    def run(*arguments: str):
+        written = tmp_path / "plan.json"
+        options = ["-i", str(root / "inventories" / "dual_blackwell"), "-e", f"plan_output={written}", *arguments]
+        done = run_tool("ansible-playbook", "ironwheel.gpu.plan", *options, cwd=tmp_path, ANSIBLE_COLLECTIONS_PATH=str(installed))
+        (made,) = json.loads(written.read_text(encoding="utf-8"))["hosts"].values()
+        return done, made
+
+    return run
+
+
+def test_plan_playbook_plans_a_machine_from_its_facts(plan):
+    done, made = plan()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (made["torch"]["version"], made["torch"]["local"]) == ("2.9.1", "cu128")
+    assert made["cuda"]["version"] == "12.8"
+    assert made["architectures"] == ["12.0"]
+    (flash_attn,) = made["extensions"]
+    assert flash_attn["source"] == "build"
+    assert flash_attn["jobs"] > 20
+    assert made["errors"] == []
+
+
+def test_plan_playbook_fails_on_a_contradiction_and_names_both_sides(plan):
+    done, made = plan("-e", "torch_version=2.10.0")
+    assert done.returncode != 0
+    assert any("2.9.1" in error["message"] and "2.10.0" in error["message"] for error in made["errors"]), made["errors"]

