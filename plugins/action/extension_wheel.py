@@ -155,23 +155,26 @@ class ActionModule(ActionBase):
                 if self._task.check_mode:
                     self.note(f"store {entry['fingerprint']}", "accepted", "built against the same torch, CUDA, ABI and Python")
                     return self.answer({"changed": True, **entry}, "store", [f"Would take {entry['wheel']} from the store"])
-                return self.hand_over(path, entry)
+                accepted = self.hand_over(path, entry)
             except IronwheelError as exc:
                 self.note(f"store {entry['fingerprint']}", "rejected", exc.message)
                 display.warning(f"[{self.host}] {exc.message}")
+                continue
             except StepFailed as exc:
-                if not exc.error:
+                # What is wrong with the host or the connection says nothing about the wheel.
+                if not exc.error or exc.error in HOST_ERRORS:
                     raise
                 self.note(f"store {entry['fingerprint']}", "rejected", str(exc))
+                continue
+            self.note(f"store {entry['fingerprint']}", "accepted", "built against the same torch, CUDA, ABI and Python; symbols and import hold")
+            return self.install(accepted, "store", True)
         return None
 
     def hand_over(self, path: str, entry: dict[str, Any]) -> dict[str, Any]:
         """Copy a wheel of the store to the target, where its sha256 is compared and it is judged."""
         remote = self.upload(path)
         origin = {name: entry[name] for name in ("origin", "builder", "built", "url") if name in entry}
-        accepted = self.step("accepted", wheel=remote, sha256=entry["sha256"], fingerprint=entry["fingerprint"], fields=entry["fields"], origin=origin)
-        self.note(f"store {entry['fingerprint']}", "accepted", "built against the same torch, CUDA, ABI and Python; symbols and import hold")
-        return self.install(accepted, "store", True)
+        return self.step("accepted", wheel=remote, sha256=entry["sha256"], fingerprint=entry["fingerprint"], fields=entry["fields"], origin=origin)
 
     def from_prebuilt(self, probe: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:
         """The first listed prebuilt wheel that fits by its name, its sha256, its symbols and an import."""
@@ -211,7 +214,7 @@ class ActionModule(ActionBase):
                 key = torch_abi.fingerprint(fields)
                 accepted = self.step("accepted", wheel=fetched["wheel"], sha256=digest, fingerprint=key, fields=fields, origin=origin)
             except StepFailed as exc:
-                if not exc.error:
+                if not exc.error or exc.error in HOST_ERRORS:
                     raise
                 self.note(wheel.filename, "rejected", str(exc))
                 continue
