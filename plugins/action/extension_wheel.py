@@ -214,7 +214,8 @@ class ActionModule(ActionBase):
                 key = torch_abi.fingerprint(fields)
                 accepted = self.step("accepted", wheel=fetched["wheel"], sha256=digest, fingerprint=key, fields=fields, origin=origin)
             except StepFailed as exc:
-                if not exc.error or exc.error in HOST_ERRORS:
+                # An address that does not answer is a reason to try the next one.
+                if not exc.error or (exc.error in HOST_ERRORS and exc.error != "SourceNotFound"):
                     raise
                 self.note(wheel.filename, "rejected", str(exc))
                 continue

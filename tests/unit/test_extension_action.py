@@ -178,6 +178,10 @@ def test_prebuilt_wheels_are_judged_by_name_hash_and_symbols(tmp_path: Path) -> 
     assert (result["source"], target.states) == ("prebuilt", ["probed", "fetched", "fetched", "accepted", "installed"])
     assert [verdict for _name, verdict in verdicts(result)] == ["rejected", "rejected", "accepted"]
     assert "cp312" in result["trace"][0]["reason"]
+    gone = Target(tmp_path, "c", fetched={"failed": True, "msg": "404", "error": "SourceNotFound"})
+    assert Run(gone, tmp_path / "store", prebuilt=listed, build_allowed=False).go()["error"] == "NoWheel"
+    full = Target(tmp_path, "d", fetched={"failed": True, "msg": "no space", "error": "FileSystem"})
+    assert Run(full, tmp_path / "store", prebuilt=listed).go()["error"] == "FileSystem"
     broken = Run(Target(tmp_path, "b"), tmp_path / "store", prebuilt=[{"url": "https://example.org/x.whl"}]).go()
     assert (broken["failed"], broken["error"]) == (True, "InvalidInput")
 
