@@ -4,8 +4,8 @@
 """Time the first and the second run of the site playbook on one bare container host (``make bench-site``).
 
 Prints a Markdown table for docs/benchmarks.md: seconds, tasks by outcome and the slowest tasks of each run. The host is the Debian 12
-one of the Molecule scenario ``default`` with an empty uv cache, so the first run includes every download but those of the
-wheelhouse. The host is removed afterwards.
+one of the Molecule scenario ``default`` (the other one idles meanwhile) with an empty uv cache, so the first run includes every
+download but those of the wheelhouse. The hosts are removed afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Run:
 
 def molecule(*arguments: str) -> None:
     subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "tools" / "run_molecule.py"), *arguments, "--scenario-name", "default", "--platform-name", HOST],
+        [sys.executable, str(ROOT / "tests" / "tools" / "run_molecule.py"), *arguments, "--scenario-name", "default"],
         check=True,
         stdout=sys.stderr,
     )
@@ -75,9 +75,11 @@ def site(name: str, hosts: Path, folder: Path) -> Run:
             run.tasks.append((float(data.get("duration") or 0), f"{data.get('role') or 'play'}: {data.get('task')}"))
         return False
 
+    private = folder / name.replace(" ", "-")
+    private.mkdir()
     began = time.monotonic()
     result = ansible_runner.run(
-        private_data_dir=str(folder / name.replace(" ", "-")),
+        private_data_dir=str(private),
         project_dir=str(ROOT),
         playbook="site.yml",
         inventory=str(hosts),
