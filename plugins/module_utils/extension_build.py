@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import inspect
 import json
 import os
@@ -35,6 +34,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ansible_collections.ironwheel.gpu.plugins.module_utils import build_runner, nvcc_gate
+from ansible_collections.ironwheel.gpu.plugins.module_utils.build_runner import sha256 as file_sha256
 from ansible_collections.ironwheel.gpu.plugins.module_utils.environments import write_atomically
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
 from ansible_collections.ironwheel.gpu.plugins.module_utils.uv import Indexes, Uv
@@ -91,15 +91,6 @@ def locate_source(uv: Uv, indexes: Indexes, name: str, version: str, python: str
             "Choose a release that has one, or name a file with flash_attn_source.",
         )
     return Source(where.group("value"), digest.group(1))
-
-
-def file_sha256(path: str) -> str:
-    """Hexadecimal sha256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for block in iter(lambda: stream.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def fetch(source: Source, folder: str, open_url: Callable[[str], Any]) -> tuple[str, str]:

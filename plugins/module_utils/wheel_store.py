@@ -27,9 +27,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from ansible_collections.ironwheel.gpu.plugins.module_utils import torch_abi
+from ansible_collections.ironwheel.gpu.plugins.module_utils.build_runner import sha256 as file_sha256
 from ansible_collections.ironwheel.gpu.plugins.module_utils.environments import write_atomically
 from ansible_collections.ironwheel.gpu.plugins.module_utils.errors import IronwheelError
-from ansible_collections.ironwheel.gpu.plugins.module_utils.extension_build import file_sha256
 
 SCHEMA = 1
 _REMOVE = "Remove that entry; the wheel is built again."
