@@ -31,7 +31,8 @@ def normalize(name):
 
 
 def packages():
-    """``{"packages": {name: version}}`` of everything installed, names normalized."""
+    """``{"python", "packages": {name: version}}``: the interpreter's version and everything installed, names normalized."""
+    import platform
     from importlib import metadata
 
     found = {}
@@ -39,7 +40,7 @@ def packages():
         name = distribution.metadata["Name"]
         if name:
             found.setdefault(normalize(name), distribution.version)
-    return {"packages": found}
+    return {"python": platform.python_version(), "packages": found}
 
 
 def python_tag():

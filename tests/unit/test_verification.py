@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+from importlib import metadata
 
 import pytest
 from ansible_collections.ironwheel.gpu.plugins.action import verification_report
@@ -326,3 +327,10 @@ def test_a_folder_without_a_package_is_no_import(tmp_path, monkeypatch):
     (tmp_path / "flash_attn").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "namespace package" in torch_probe.import_module("flash_attn")["error"]
+
+
+def test_an_environment_without_torch_says_which_interpreter_it_has() -> None:
+    """A host that gets no torch is asked for its packages only, and its interpreter is judged from that answer."""
+    answer = torch_probe.packages()
+    judged = verification.interpreter({"python": {"version": answer["python"]}}, answer)
+    assert (judged["verdict"], answer["packages"]["pytest"]) == (verification.OK, metadata.version("pytest"))
