@@ -488,6 +488,9 @@ def environment(
         "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
         "FLASHINFER_WORKSPACE_BASE": cache,
         "OUTLINES_CACHE_DIR": os.path.join(cache, "outlines"),
+        # The processes of one server talk to each other over TCP; on an outside address everybody could talk to them.
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "MAX_JOBS": str(jobs),
         "TORCHINDUCTOR_COMPILE_THREADS": str(jobs),
