@@ -273,6 +273,13 @@ def test_every_cache_is_where_the_service_user_may_write(name, host, monkeypatch
     assert unit(found)["ReadWritePaths"] == ["/var/lib/vllm /var/cache/vllm"]
 
 
+def test_the_processes_of_a_server_talk_over_loopback_and_keep_their_byte_code(host, monkeypatch):
+    """Seen on a test host: without them the engine listened on 13 ports of the host's outside address."""
+    environment = vllm_launch.launch(as_root(monkeypatch, host), True)["instances"][0]["environment"]
+    assert (environment["VLLM_HOST_IP"], environment["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
+    assert environment["PYTHONPYCACHEPREFIX"] == "/var/cache/vllm/pycache"
+
+
 @pytest.mark.parametrize("name", [pytest.param("D04", id="case-D04")])
 def test_runtime_compilation_names_the_packages_that_are_missing(name):
     given_case = case(name)["input"]
