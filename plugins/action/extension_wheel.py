@@ -33,6 +33,8 @@ PROGRESS_S = 20
 # A connection may be gone for five minutes, and a module may die twice, before a build that goes on by itself is given up.
 LOST_POLLS = 30
 CRASHED_POLLS = 3
+# How long the others wait for the host whose build did not come to an end in an earlier run.
+PRECEDENCE_S = 90
 # What another host can do better. Everything else would fail there in the same way.
 HOST_ERRORS = (
     *("NotEnoughMemory", "DiskTooSmall", "FileSystem", "ToolMissing", "BuildToolMissing", "ToolkitMissing", "BuildNotStarted", "SourceNotFound"),
@@ -230,13 +232,8 @@ class ActionModule(ActionBase):
         key = torch_abi.fingerprint(wanted)
         # Ansible numbers the tasks of one run behind a random part, which tells this run from all others.
         run_id = str(self._task._uuid).rpartition("-")[0]
-        said = 0.0
-        with wheel_store.building(store, key) as take:
-            while not take():
-                if time.monotonic() - said > PROGRESS_S:
-                    display.display(f"[{self.host}] waiting for the host that builds {self.args['name']} {self.args['version']}")
-                    said = time.monotonic()
-                time.sleep(1)
+        with wheel_store.building(store, key) as right:
+            self.take_turn(right, store, key, run_id)
             # Whoever held the right before may have left a wheel, or the reason why there will be none.
             ready = self.from_store(store, wanted)
             if ready is not None:
@@ -246,14 +243,34 @@ class ActionModule(ActionBase):
             if final is not None or len(failures) >= HOSTS_THAT_TRY:
                 last = final or failures[-1]
                 raise IronwheelError(f"{last['host']} built for this group and failed: {last['message']}", last["error"], last["remedy"])
+            right.set_builder(self.host)
             try:
                 built = self.build(store)
             except (StepFailed, IronwheelError) as exc:
                 self.remember_failure(store, key, run_id, exc)
+                if getattr(exc, "lost", None) is None:
+                    right.set_builder("")
                 raise
+            right.set_builder("")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.failure_file(store, key))
             return built
+
+    def take_turn(self, right: wheel_store.BuildRight, store: str, key: str, run_id: str) -> None:
+        """Wait for the right to build. A host whose build did not come to an end in an earlier run comes first: it may run on, and what compiled is there."""
+        said = 0.0
+        deadline = time.monotonic() + PRECEDENCE_S
+        while True:
+            if right.take():
+                first = right.builder()
+                elsewhere = first and first != self.host and first in (self.vars.get("ansible_play_hosts") or [])
+                if not elsewhere or time.monotonic() > deadline or first in [item["host"] for item in self.failures(store, key, run_id)]:
+                    return
+                right.give_back()
+            if time.monotonic() - said > PROGRESS_S:
+                display.display(f"[{self.host}] waiting for the host that builds {self.args['name']} {self.args['version']}")
+                said = time.monotonic()
+            time.sleep(1)
 
     def failure_file(self, store: str, key: str) -> str:
         return os.path.join(store, f".failed-{key}.json")

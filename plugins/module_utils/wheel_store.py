@@ -218,23 +218,44 @@ def write_index(store: str) -> None:
     write_atomically(os.path.join(store, "index.json"), json.dumps({"schema": SCHEMA, "wheels": listed}, indent=1, sort_keys=True) + "\n")
 
 
-@contextlib.contextmanager
-def building(store: str, fingerprint: str) -> Iterator[Any]:
-    """Hold the right to build one fingerprint, over all hosts of a run and all runs that share the store.
+class BuildRight:
+    """The right to build one fingerprint, over all hosts of a run and all runs that share the store. It dies with its process.
 
-    Yields a function that tries to take the right without waiting and says whether it has it. The right dies with its process.
+    The file behind it keeps the name of the host that builds until the build came to an end: what a controller that was killed left running, or half done,
+    is there.
     """
-    os.makedirs(store, exist_ok=True)
-    handle = os.open(os.path.join(store, f".building-{fingerprint}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def take() -> bool:
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def take(self) -> bool:
+        """Try to take the right without waiting; True when it is ours."""
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
         return True
 
+    def give_back(self) -> None:
+        """Let another one have it."""
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def builder(self) -> str:
+        """Name of the host whose build did not come to an end, empty for none."""
+        return os.pread(self._handle, 1024, 0).decode("utf-8", "replace").strip()
+
+    def set_builder(self, host: str) -> None:
+        """Note that this host builds; empty when its build came to an end. Only while the right is ours."""
+        os.ftruncate(self._handle, 0)
+        os.pwrite(self._handle, host.encode(), 0)
+
+
+@contextlib.contextmanager
+def building(store: str, fingerprint: str) -> Iterator[BuildRight]:
+    """The right to build one fingerprint; it is not taken yet, and given back at the end."""
+    os.makedirs(store, exist_ok=True)
+    handle = os.open(os.path.join(store, f".building-{fingerprint}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        yield take
+        yield BuildRight(handle)
     finally:
         os.close(handle)

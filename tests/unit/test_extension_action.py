@@ -121,8 +121,8 @@ class Run(action.ActionModule):
     def _remove_tmp_path(self, *_arguments: object) -> None:
         pass
 
-    def go(self) -> dict:
-        return self.run(task_vars={"inventory_hostname": self.target.name})
+    def go(self, *others: str) -> dict:
+        return self.run(task_vars={"inventory_hostname": self.target.name, "ansible_play_hosts": [self.target.name, *others]})
 
 
 @pytest.fixture(autouse=True)
@@ -261,6 +261,33 @@ def test_a_build_outlives_its_connection(tmp_path: Path) -> None:
     run = Run(target, tmp_path / "store")
     result = run.go()
     assert (result["source"], run.resets, target.states.count("started")) == ("build", 4, 1)
+
+
+def test_the_host_whose_build_did_not_end_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "store"
+    monkeypatch.setattr(action, "LOST_POLLS", 2)
+    with pytest.raises(AnsibleConnectionFailure):
+        Run(Target(tmp_path, "b", [LOST]), store).go()
+    first, again = Run(Target(tmp_path, "a"), store, run="run2"), Run(Target(tmp_path, "b2"), store, run="run2")
+    again.target.name = "b"
+    results: list[dict] = []
+    thread = threading.Thread(target=lambda: results.append(first.go("b")))
+    thread.start()
+    while "probed" not in first.target.states:
+        thread.join(0.005)
+    assert again.go("a")["source"] == "build"
+    thread.join(20)
+    assert results[0]["source"] == "store" and "started" not in first.target.states
+    # A host that is not part of the run is not waited for, and one that does not come is not waited for long.
+    shutil.rmtree(store)
+    with pytest.raises(AnsibleConnectionFailure):
+        Run(Target(tmp_path, "c", [LOST]), store).go()
+    assert Run(Target(tmp_path, "d"), store, run="run2").go("e")["source"] == "build"
+    shutil.rmtree(store)
+    with pytest.raises(AnsibleConnectionFailure):
+        Run(Target(tmp_path, "f", [LOST]), store).go()
+    monkeypatch.setattr(action, "PRECEDENCE_S", 0.05)
+    assert Run(Target(tmp_path, "g"), store, run="run2").go("f")["source"] == "build"
 
 
 @pytest.mark.parametrize(("poll", "polls"), [(LOST, action.LOST_POLLS), (KILLED, action.CRASHED_POLLS)])

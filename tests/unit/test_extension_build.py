@@ -319,10 +319,16 @@ def test_a_damaged_entry_is_named_and_passed_over(tmp_path: Path, text: str) -> 
 def test_only_one_builds_and_the_right_dies_with_its_holder(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     with wheel_store.building(store, "f") as first:
-        assert first()
+        assert first.take() and first.builder() == ""
+        first.set_builder("host-with-a-long-name")
+        first.set_builder("host1")
         with wheel_store.building(store, "f") as second:
-            assert not second()
+            assert not second.take()
+            first.give_back()
+            assert second.take() and second.builder() == "host1"
         with wheel_store.building(store, "g") as other:
-            assert other()
+            assert other.take() and other.builder() == ""
     with wheel_store.building(store, "f") as third:
-        assert third()
+        assert third.take()
+        third.set_builder("")
+        assert third.builder() == ""
